@@ -1,0 +1,196 @@
+"""What is asked: the typed form of a composed rig file.
+
+Hydra composes, these models judge. A `Run` is a rig (everything held equal), its arms (everything allowed to differ), a
+workload (what is asked) and a protocol (how often, in what order). Unknown keys are refused and every error names its key.
+No field has a default that YAML could state, except where null is the only neutral value.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+
+Positive = Annotated[int, Field(ge=1)]
+
+
+def _dotted_path(path: str) -> str:
+    """A dotted path is the only registry; it may name nothing outside this project."""
+    if not path.startswith(("harness.", "drafters.")):
+        raise ValueError(f"'{path}' must name something inside harness. or drafters.")
+    return path
+
+
+DottedPath = Annotated[str, AfterValidator(_dotted_path)]
+
+
+class Model(BaseModel):
+    """Frozen, and closed to keys it does not know."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Machine(Model):
+    """The machine asked for. `threads` is for CPU targets: null means one per physical core."""
+
+    kind: Literal["cpu", "cuda"]
+    gpu: str | None = None
+    gpu_count: int = Field(0, ge=0)
+    threads: Positive | None = None
+    max_load: float | None = Field(None, ge=0, description="1-minute load average above which a CPU run is flagged")
+
+
+class Engine(Model):
+    """How requests are served, before any arm is known: no field here can differ between arms."""
+
+    adapter: DottedPath
+    version: str | None = None
+    interpreter: str | None = None
+    binary: str | None = None
+    url: str | None = None
+    flags: dict[str, str | int | float | bool | None] = {}
+    env: dict[str, str] = {}
+    max_running_requests: Positive
+    kv_tokens: Positive
+    kv_dtype: Literal["auto", "float32", "bfloat16", "float16", "fp8"]
+    prefill_chunk: Positive
+    prefix_cache: bool
+    graphs: Literal["off", "decode"]
+    graph_batch_sizes: tuple[Positive, ...] = ()
+    verify_rule: Literal["standard", "block"]
+
+
+class Target(Model):
+    """The model that is served. `source` says where the bytes come from; `revision` or `sha256` pins them."""
+
+    name: str
+    source: Literal["package", "hub", "folder"]
+    location: str
+    file: str | None = None
+    revision: str | None = None
+    sha256: str | None = None
+    implementation: DottedPath
+    dtype: Literal["float32", "bfloat16"]
+    quantization: str
+    context: Positive
+
+    @model_validator(mode="after")
+    def _is_pinned(self) -> Target:
+        if self.source == "hub" and not self.revision:
+            raise ValueError("a hub target needs a pinned revision: set target.revision to a commit hash")
+        if self.source == "package" and not self.sha256:
+            raise ValueError("a packaged target needs target.sha256")
+        return self
+
+
+class Checkpoint(Model):
+    """A drafter's weights: a folder in this repository or on disk, or a hub repository at a pinned revision."""
+
+    location: str
+    revision: str | None = None
+    sha256: str | None = None
+
+
+class Arm(Model):
+    """The one variable: a drafter and its budget (drafts offered per verification, the anchor not counted).
+
+    `drafter` null is plain decoding. `method` names the family for engines that bring their own drafters.
+    """
+
+    method: str
+    drafter: DottedPath | None
+    needs_checkpoint: bool
+    checkpoint: Checkpoint | None = None
+    draft_budget: Positive | None = None
+    options: dict[str, str | int | float | bool | None] = {}
+    label: str
+
+    @model_validator(mode="after")
+    def _is_coherent(self) -> Arm:
+        if self.method == "plain" and self.draft_budget is not None:
+            raise ValueError("draft_budget: a plain arm drafts nothing; remove draft_budget")
+        if self.method != "plain" and self.draft_budget is None:
+            raise ValueError(f"draft_budget: arm method '{self.method}' needs a draft budget of at least 1")
+        if self.needs_checkpoint and self.checkpoint is None:
+            raise ValueError(f"checkpoint: arm method '{self.method}' needs drafter weights; set checkpoint.location")
+        return self
+
+
+class PromptSet(Model):
+    """A pinned prompt set of `workloads/manifest.json` and how it is asked. `depth` is for sets with long contexts (tokens)."""
+
+    set: str
+    max_tokens: Positive
+    depth: Positive | None = None
+
+
+class Workload(Model):
+    """What is asked. `stop` natural ends at a stop token; fixed ignores it and is labelled so everywhere."""
+
+    name: str
+    sets: tuple[PromptSet, ...]
+    stop: Literal["natural", "fixed"]
+    system_prompt: str | None = None
+    seed: int = Field(ge=0)
+
+
+class Sampler(Model):
+    """Sampling, sent explicitly with every request. Temperature 0 is greedy; `top_k` 0 and `top_p` 1 are off."""
+
+    temperature: float = Field(ge=0)
+    top_p: float = Field(gt=0, le=1)
+    top_k: int = Field(ge=0)
+    seed: int = Field(ge=0)
+
+
+class Protocol(Model):
+    """How often and in what order. A block boots every arm once, in an order rotated between blocks.
+
+    A cell asks `max(prompts_per_set, waves * concurrency)` distinct prompts of one set. `load` closed keeps `concurrency`
+    requests in flight; open sends at `rate_rps` requests per second whatever comes back.
+    """
+
+    name: str
+    blocks: Positive
+    a_a: bool
+    prompts_per_set: Positive
+    waves: Positive
+    warmup_prompts: int = Field(ge=0)
+    load: Literal["closed", "open"]
+    rate_rps: float | None = Field(None, gt=0)
+    request_timeout_s: float = Field(gt=0)
+    sample_period_s: float = Field(gt=0)
+
+    @model_validator(mode="after")
+    def _open_load_has_a_rate(self) -> Protocol:
+        if (self.load == "open") != (self.rate_rps is not None):
+            raise ValueError("rate_rps: set it for load=open, and only for load=open")
+        return self
+
+
+class Run(Model):
+    """One comparison: all arms, plain included, take turns in every block, at every concurrency level."""
+
+    name: str
+    summary: str
+    source: str | None = None
+    machine: Machine
+    engine: Engine
+    target: Target
+    draft_budget: Positive
+    concurrency: tuple[Positive, ...] = Field(min_length=1)
+    sampler: Sampler
+    arms: dict[str, Arm]
+    workload: Workload
+    protocol: Protocol
+
+    @model_validator(mode="after")
+    def _is_a_comparison(self) -> Run:
+        if not any(arm.method == "plain" for arm in self.arms.values()):
+            raise ValueError("arms: a run is a comparison and needs a plain arm")
+        cap = self.engine.max_running_requests
+        if max(self.concurrency) > cap:
+            raise ValueError(
+                f"concurrency: {max(self.concurrency)} exceeds engine.max_running_requests {cap}; raise the cap for every arm"
+            )
+        return self

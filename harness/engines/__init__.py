@@ -1,0 +1,1 @@
+"""One file per engine, behind the protocol of `harness.engines.base`."""

@@ -1,6 +1,6 @@
 """The seams of the reference engine: what a target and a drafter owe the loop.
 
-Shape legend: R requests in this call, T rows per request, K draft budget, H hidden size, M number of taps times H, V vocabulary.
+Shape legend: R requests in this call, T rows per request, K draft budget, H hidden size, M taps times H, V vocabulary.
 Rows are padded on the right to a common T; `counts_R` says how many rows of each request are real.
 """
 
@@ -49,7 +49,9 @@ class Target(Protocol):
     slots: int
     max_length: int
 
-    def forward(self, slots: Sequence[int], tokens_RT: Tensor, counts: Sequence[int], last_only: bool, taps: Sequence[Tap]) -> Forward:
+    def forward(
+        self, slots: Sequence[int], tokens_RT: Tensor, counts: Sequence[int], last_only: bool, taps: Sequence[Tap]
+    ) -> Forward:
         """Rows `tokens_RT` (int64) of each slot. With `last_only`, logits hold one row per request: row `counts[r] - 1`."""
         ...
 

@@ -39,7 +39,7 @@ class Table:
         return pa.schema(fields, {"samerig_table": self.name, "samerig_schema": str(SCHEMA_VERSION)})
 
     def to_arrow(self, rows: Iterable[Mapping[str, Any]]) -> pa.Table:
-        """Rows as an Arrow table. Raises ValueError naming the row's table and column when a key is missing, unknown or null."""
+        """Rows as an Arrow table. Raises ValueError that names the column when a key is missing, unknown or wrongly null."""
         rows = list(rows)
         for row in rows:
             self._check_keys(row)
@@ -77,14 +77,18 @@ SERVINGS = Table(
         *_KEYS,
         Column("session_id", _STR, "process of the harness that launched it; a resumed run has several"),
         Column("method", _STR, "drafter family of the arm"),
-        Column("draft_budget", _I64, "drafted tokens offered per verification, anchor not counted; null for plain", "tokens", True),
+        Column(
+            "draft_budget", _I64, "drafted tokens offered per verification, anchor not counted; null for plain", "tokens", True
+        ),
         Column("order_in_block", _I64, "position of the arm in its block's rotated order, from 0"),
         Column("config_hash", _STR, "sha256 of the resolved configuration"),
         Column("code_hash", _STR, "sha256 over the sources of harness and drafters"),
         Column("argv", pa.list_(_STR), "command that was run"),
         Column("env", pa.map_(_STR, _STR), "environment variables that the rig set"),
         Column("versions", pa.map_(_STR, _STR), "versions of engine, libraries, driver"),
-        Column("resolved", pa.map_(_STR, _STR), "the engine's own resolved configuration by canonical factor name, as JSON scalars"),
+        Column(
+            "resolved", pa.map_(_STR, _STR), "the engine's own resolved configuration by canonical factor name, as JSON scalars"
+        ),
         Column("host", pa.map_(_STR, _STR), "host and GPU facts read at launch, as JSON scalars"),
         Column("memory", pa.map_(_STR, _I64), "memory by kind; a kind that could not be read is absent", "bytes"),
         Column("memory_source", pa.map_(_STR, _STR), "where each kind of memory was read"),
@@ -94,7 +98,9 @@ SERVINGS = Table(
         Column("startup_s", _F64, "launch to ready", "s"),
         Column("load_s", _F64, "loading weights", "s", True),
         Column("graph_capture_s", _F64, "capturing CUDA graphs", "s", True),
-        Column("counters", pa.map_(_STR, _I64), "engine counters at the end less those at ready; absent keys were not reported"),
+        Column(
+            "counters", pa.map_(_STR, _I64), "engine counters at the end less those at ready; absent keys were not reported"
+        ),
         Column("energy_j", _F64, "GPU energy over the serving", "J", True),
         Column("throttle_reasons", pa.list_(_STR), "distinct throttle reasons seen by the sampler"),
         Column("foreign_processes", pa.list_(_STR), "other processes seen on the GPU or using much CPU during the serving"),
@@ -123,7 +129,13 @@ REQUESTS = Table(
         Column("chunk_tokens", pa.list_(_I64), "tokens in every chunk", "tokens"),
         Column("chunk_reasoning", pa.list_(_BOOL), "whether each chunk is reasoning"),
         Column("token_ids", pa.list_(pa.int32()), "delivered output tokens"),
-        Column("step_drafted", pa.list_(_I64), "drafted tokens of every decode step; null when the engine does not tell", "tokens", True),
+        Column(
+            "step_drafted",
+            pa.list_(_I64),
+            "drafted tokens of every decode step; null when the engine does not tell",
+            "tokens",
+            True,
+        ),
         Column("step_accepted", pa.list_(_I64), "drafts accepted by the engine in every decode step", "tokens", True),
         Column("prefill_tokens", _I64, "P: tokens emitted by prefill", "tokens", True),
         Column("steps_with_draft", _I64, "S: decode steps that had at least one draft", "", True),
@@ -132,7 +144,13 @@ REQUESTS = Table(
         Column("accepted", _I64, "A: accepted drafts that were delivered", "tokens", True),
         Column("accepted_by_engine", _I64, "A*: accepted drafts, those past a stop token or limit included", "tokens", True),
         Column("output_tokens", _I64, "O: delivered output tokens", "tokens"),
-        Column("ended_inside_run", _I64, "e: 1 if the request ended inside an accepted run, so that step's own token never came", "", True),
+        Column(
+            "ended_inside_run",
+            _I64,
+            "e: 1 if the request ended inside an accepted run, so that step's own token never came",
+            "",
+            True,
+        ),
         Column("cached_tokens", _I64, "prompt tokens that the engine took from its prefix cache", "tokens", True),
         Column("finish", _STR, "stop or length; null when it failed", "", True),
         Column("error", _STR, "why it failed; null when it did not", "", True),
@@ -167,7 +185,13 @@ SAMPLES = Table(
         *_KEYS,
         Column("at_ns", _I64, "when, monotonic clock", "ns"),
         Column("device", _STR, "host, or gpu and its index"),
-        Column("memory_bytes", _I64, "resident memory of the serving's processes (host), or used on the device by them (GPU)", "bytes", True),
+        Column(
+            "memory_bytes",
+            _I64,
+            "resident memory of the serving's processes (host), or used on the device by them (GPU)",
+            "bytes",
+            True,
+        ),
         Column("device_memory_bytes", _I64, "memory used on the whole device by anyone", "bytes", True),
         Column("utilization", _F64, "busy share of the device", "0-1", True),
         Column("power_w", _F64, "board power", "W", True),

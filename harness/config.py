@@ -147,7 +147,8 @@ class Protocol(Model):
     """How often and in what order. A block boots every arm once, in an order rotated between blocks.
 
     A cell asks `max(prompts_per_set, waves * concurrency)` distinct prompts of one set. `load` closed keeps `concurrency`
-    requests in flight; open sends at `rate_rps` requests per second whatever comes back.
+    requests in flight; open sends at `rate_rps` requests per second whatever comes back. `max_tokens_cap` shortens every answer
+    for a quick look; null leaves each prompt set's own limit. `Run.max_tokens` applies it, the same for every arm.
     """
 
     name: str
@@ -155,6 +156,7 @@ class Protocol(Model):
     a_a: bool
     prompts_per_set: Positive
     waves: Positive
+    max_tokens_cap: Positive | None = None
     warmup_prompts: int = Field(ge=0)
     load: Literal["closed", "open"]
     rate_rps: float | None = Field(None, gt=0)
@@ -183,6 +185,11 @@ class Run(Model):
     arms: dict[str, Arm]
     workload: Workload
     protocol: Protocol
+
+    def max_tokens(self, prompt_set: PromptSet) -> int:
+        """The output limit a request of this set is sent with: the set's own, shortened by the protocol's cap if it has one."""
+        cap = self.protocol.max_tokens_cap
+        return prompt_set.max_tokens if cap is None else min(cap, prompt_set.max_tokens)
 
     @model_validator(mode="after")
     def _is_a_comparison(self) -> Run:

@@ -1,0 +1,260 @@
+"""DenseTarget: a slot-cached decoder for the Llama, Qwen2 and Qwen3 dense families.
+
+Static where it counts: every pass is `[R, T]` rows over `[R, S]` cached positions, so that on a GPU the narrow passes can be
+captured as CUDA graphs (`drafters.graphs`). Logits equal those of transformers to 1e-4 in float32.
+
+Shape legend: R requests, T rows per request, N = R * T, S span of cached positions, H hidden, Q query heads, J key/value heads,
+D head size, V vocabulary, M = taps * H.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from drafters.contract import Forward, Tap
+from drafters.graphs import GraphPool
+from drafters.layers import Linear, Rotary, causal_mask, grouped_attention, inverse_frequencies, rms_norm, swiglu
+from drafters.slots import SlotCache
+from drafters.weights import Weights, read_config
+
+FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
+
+# Scratch rows behind the context limit of each slot, for drafts that will be rejected or cut. No arm may draft wider.
+SCRATCH_ROWS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class DenseConfig:
+    """The sizes of a dense decoder, read from a Hugging Face config."""
+
+    hidden: int
+    layers: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    vocab: int
+    eps: float
+    tied: bool
+
+    @classmethod
+    def read(cls, config: Mapping[str, Any]) -> DenseConfig:
+        if (family := config.get("model_type")) not in FAMILIES:
+            raise ValueError(
+                f"config.json: model_type '{family}' is not a dense family {FAMILIES}; use drafters.hybrid.TransformersTarget"
+            )
+        if config.get("use_sliding_window") or (family == "mistral" and config.get("sliding_window")):
+            raise ValueError("config.json: sliding windows are not dense attention; use drafters.hybrid.TransformersTarget")
+        heads = int(config["num_attention_heads"])
+        return cls(
+            hidden=int(config["hidden_size"]),
+            layers=int(config["num_hidden_layers"]),
+            heads=heads,
+            kv_heads=int(config.get("num_key_value_heads") or heads),
+            head_dim=int(config.get("head_dim") or config["hidden_size"] // heads),
+            vocab=int(config["vocab_size"]),
+            eps=float(config["rms_norm_eps"]),
+            tied=bool(config.get("tie_word_embeddings", False)),
+        )
+
+
+class DenseLayer:
+    """One pre-norm decoder layer: grouped attention with rotary positions, then SwiGLU."""
+
+    def __init__(self, config: DenseConfig, weights: Weights, index: int) -> None:
+        self.config, self.index = config, index
+        at = f"model.layers.{index}."
+        self.input_norm_H = weights[at + "input_layernorm.weight"]
+        self.post_norm_H = weights[at + "post_attention_layernorm.weight"]
+        self.qkv = _fused(weights, [at + f"self_attn.{x}_proj" for x in "qkv"])
+        self.o = _fused(weights, [at + "self_attn.o_proj"])
+        self.gate_up = _fused(weights, [at + "mlp.gate_proj", at + "mlp.up_proj"])
+        self.down = _fused(weights, [at + "mlp.down_proj"])
+        self.q_norm_D = weights.get(at + "self_attn.q_norm.weight")
+        self.k_norm_D = weights.get(at + "self_attn.k_norm.weight")
+
+    def __call__(self, x_NH: Tensor, batch: Batch, rotary: Rotary, cache: SlotCache) -> Tensor:
+        x_NH = x_NH + self.o(self._attend(rms_norm(x_NH, self.input_norm_H, self.config.eps), batch, rotary, cache))
+        return x_NH + self.down(swiglu(self.gate_up(rms_norm(x_NH, self.post_norm_H, self.config.eps))))
+
+    def _attend(self, x_NH: Tensor, batch: Batch, rotary: Rotary, cache: SlotCache) -> Tensor:
+        c = self.config
+        qkv_NXD = self.qkv(x_NH).view(-1, c.heads + 2 * c.kv_heads, c.head_dim)
+        qk, v = qkv_NXD.split((c.heads + c.kv_heads, c.kv_heads), dim=1)
+        if self.q_norm_D is not None and self.k_norm_D is not None:
+            q, k = qk.split((c.heads, c.kv_heads), dim=1)
+            qk = torch.cat((rms_norm(q, self.q_norm_D, c.eps), rms_norm(k, self.k_norm_D, c.eps)), dim=1)
+        q, k = rotary.rotate(qk, batch.cos, batch.sin).split((c.heads, c.kv_heads), dim=1)
+        cache.write(self.index, batch.rows_N, k, v)
+        keys, values = cache.read(self.index, batch.slots, batch.span)
+        q_RTQD = q.reshape(batch.requests, batch.width, c.heads, c.head_dim)
+        return grouped_attention(q_RTQD, keys, values, batch.mask).reshape(-1, c.heads * c.head_dim)
+
+    @property
+    def bytes(self) -> int:
+        linears = self.qkv.bytes + self.o.bytes + self.gate_up.bytes + self.down.bytes
+        norms = (self.input_norm_H, self.post_norm_H, self.q_norm_D, self.k_norm_D)
+        return linears + sum(n.nbytes for n in norms if n is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What every layer of one pass needs to know about its rows."""
+
+    requests: int
+    width: int
+    span: int
+    slots: slice | Tensor
+    rows_N: Tensor
+    cos: Tensor
+    sin: Tensor
+    mask: Tensor | None
+
+
+class DenseTarget:
+    """The target protocol of `drafters.contract` over `DenseLayer`s. Float32 or bfloat16, CPU or CUDA."""
+
+    def __init__(
+        self,
+        folder: Path | str,
+        dtype: torch.dtype,
+        device: torch.device,
+        slots: int,
+        max_length: int,
+        graph_batch_sizes: Sequence[int] = (),
+    ) -> None:
+        raw = read_config(Path(folder))
+        self.config = DenseConfig.read(raw)
+        self.dtype, self.device = dtype, device
+        self.hidden_size, self.num_layers, self.vocab_size = self.config.hidden, self.config.layers, self.config.vocab
+        self.slots, self.max_length = slots, max_length
+        self._load(Weights(Path(folder), dtype, device))
+        frequencies, scaling = inverse_frequencies(raw, self.config.head_dim)
+        self.rotary = Rotary(frequencies.to(device), scaling, max_length + SCRATCH_ROWS, dtype)
+        c = self.config
+        # One slot more than requests: padding rows of a captured batch are written there.
+        self.cache = SlotCache(c.layers, slots + 1, max_length + SCRATCH_ROWS, c.kv_heads, c.head_dim, dtype, device)
+        self.graphs = GraphPool(device, graph_batch_sizes)
+
+    def _load(self, weights: Weights) -> None:
+        self.embedding_VH = weights["model.embed_tokens.weight"]
+        self.layers = [DenseLayer(self.config, weights, i) for i in range(self.config.layers)]
+        self.final_norm_H = weights["model.norm.weight"]
+        own_head = None if self.config.tied else weights.get("lm_head.weight")
+        self.head = Linear(self.embedding_VH if own_head is None else own_head)
+        self._head_is_a_copy = own_head is not None or self.head.packed
+
+    @torch.inference_mode()
+    def forward(
+        self, slots: Sequence[int], tokens_RT: Tensor, counts: Sequence[int], last_only: bool, taps: Sequence[Tap] = ()
+    ) -> Forward:
+        """See `Target.forward`. Raises ValueError when a slot would overflow its capacity."""
+        requests, width = tokens_RT.shape
+        lengths = [self.cache.lengths[slot] for slot in slots]
+        if max(lengths) + width > self.cache.capacity:
+            raise ValueError(f"slot overflow: {max(lengths)} + {width} rows in slots of {self.cache.capacity} tokens")
+        if not last_only and (padded := self.graphs.padded_batch(requests)):
+            return self._captured(slots, lengths, tokens_RT, padded, taps)
+        span = max(lengths) + width
+        lengths_R = torch.tensor(lengths, device=self.device)
+        where = _slot_index(slots, self.device)
+        slots_R = torch.tensor(slots, device=self.device)
+        last_R = torch.tensor(counts, device=self.device) - 1 if last_only else None
+        logits, hidden = self._pass(tokens_RT, lengths_R, slots_R, where, span, last_R, tuple(taps))
+        return Forward(logits, hidden)
+
+    def _captured(
+        self, slots: Sequence[int], lengths: list[int], tokens_RT: Tensor, padded: int, taps: Sequence[Tap]
+    ) -> Forward:
+        """The same pass at a captured shape: padding requests live in the spare slot, spans come in powers of two."""
+        requests, width = tokens_RT.shape
+        spare = padded - requests
+        span = min(_power_of_two(max(lengths) + width), self.cache.capacity)
+        slots_R = torch.tensor([*slots, *[self.slots] * spare], device=self.device)
+        lengths_R = torch.tensor([*lengths, *[0] * spare], device=self.device)
+        tokens = F.pad(tokens_RT, (0, 0, 0, spare))
+        wanted = tuple(taps)
+
+        def run(tokens: Tensor, lengths: Tensor, slots: Tensor) -> tuple[Tensor, Tensor | None]:
+            return self._pass(tokens, lengths, slots, slots, span, None, wanted)
+
+        logits, hidden = self.graphs.run((padded, width, span, wanted), run, (tokens, lengths_R, slots_R))
+        return Forward(logits[:requests], None if hidden is None else hidden[:requests])
+
+    def _pass(
+        self,
+        tokens_RT: Tensor,
+        lengths_R: Tensor,
+        slots_R: Tensor,
+        where: slice | Tensor,
+        span: int,
+        last_R: Tensor | None,
+        taps: tuple[Tap, ...],
+    ) -> tuple[Tensor, Tensor | None]:
+        """Tensors in, tensors out, shapes fixed by the arguments' shapes and `span`: what a graph can capture."""
+        batch = self._batch(tokens_RT, lengths_R, slots_R, where, span)
+        x_NH = self.embedding_VH[tokens_RT.flatten()]
+        tapped: dict[Tap, Tensor] = {}
+        for i, layer in enumerate(self.layers):
+            x_NH = layer(x_NH, batch, self.rotary, self.cache)
+            if i in taps:
+                tapped[i] = x_NH
+        final_NH = rms_norm(x_NH, self.final_norm_H, self.config.eps)
+        tapped["final"] = final_NH
+        shape = (batch.requests, batch.width)
+        hidden = torch.cat([tapped[tap] for tap in taps], dim=-1).unflatten(0, shape) if taps else None
+        if last_R is not None:
+            final_NH = final_NH.unflatten(0, shape)[torch.arange(batch.requests, device=self.device), last_R]
+        logits = self.head(final_NH).unflatten(0, (batch.requests, -1))
+        return logits, hidden
+
+    def _batch(self, tokens_RT: Tensor, lengths_R: Tensor, slots_R: Tensor, where: slice | Tensor, span: int) -> Batch:
+        requests, width = tokens_RT.shape
+        positions_RT = lengths_R[:, None] + torch.arange(width, device=self.device)
+        rows_N = (slots_R[:, None] * self.cache.capacity + positions_RT).flatten()
+        cos, sin = self.rotary.at(positions_RT.flatten())
+        # One request with one row sees its whole span: no mask, and the kernel is faster without one.
+        alone = requests == 1 and width == 1 and isinstance(where, slice)
+        group = self.config.heads // self.config.kv_heads
+        mask = None if alone else causal_mask(lengths_R, width, span, group, self.dtype)
+        return Batch(requests, width, span, where, rows_N, cos, sin, mask)
+
+    def commit(self, slots: Sequence[int], counts: Sequence[int]) -> None:
+        self.cache.commit(slots, counts)
+
+    def length(self, slot: int) -> int:
+        return self.cache.lengths[slot]
+
+    def release(self, slot: int) -> None:
+        self.cache.release(slot)
+
+    def memory(self) -> dict[str, int]:
+        """Bytes of weights (a packed tied head is a second copy and counts) and of cache; `kv_tokens` is what requests may use."""
+        head = self.head.bytes if self._head_is_a_copy else 0
+        weights = self.embedding_VH.nbytes + head + self.final_norm_H.nbytes + sum(layer.bytes for layer in self.layers)
+        return {"weights": weights, "kv": self.cache.bytes, "kv_tokens": self.slots * self.max_length}
+
+
+def _fused(weights: Weights, names: list[str]) -> Linear:
+    """Projections of the same input as one product; their biases, when there are any, likewise."""
+    biases = [weights.get(name + ".bias") for name in names]
+    bias = torch.cat([b for b in biases if b is not None]) if all(b is not None for b in biases) else None
+    return Linear(weights.stacked(*[name + ".weight" for name in names]), bias)
+
+
+def _slot_index(slots: Sequence[int], device: torch.device) -> slice | Tensor:
+    """A slice where the slots are a run (a view of the cache, no copy), else their indices."""
+    first, count = slots[0], len(slots)
+    if list(slots) == list(range(first, first + count)):
+        return slice(first, first + count)
+    return torch.tensor(slots, device=device)
+
+
+def _power_of_two(n: int) -> int:
+    return 1 << max(n - 1, 1).bit_length()

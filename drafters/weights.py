@@ -1,0 +1,66 @@
+"""Reading a Hugging Face folder: its config and its safetensors, whole or sharded, one tensor at a time."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from torch import Tensor
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """`config.json` of a checkpoint folder. Raises FileNotFoundError that names the folder."""
+    path = folder / "config.json"
+    if not path.is_file():
+        raise FileNotFoundError(f"{folder}: no config.json; give a checkpoint folder in Hugging Face format")
+    config: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return config
+
+
+class Weights:
+    """The tensors of a checkpoint folder by name, converted on reading; `used` collects the names that were read."""
+
+    def __init__(self, folder: Path, dtype: torch.dtype, device: torch.device) -> None:
+        self.folder, self.dtype, self.device = folder, dtype, device
+        self.used: set[str] = set()
+        self._file_of = _index(folder)
+        self._open = {name: safe_open(folder / name, framework="pt") for name in set(self._file_of.values())}
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._file_of
+
+    def names(self) -> set[str]:
+        return set(self._file_of)
+
+    def __getitem__(self, name: str) -> Tensor:
+        if name not in self._file_of:
+            raise ValueError(f"{self.folder}: tensor '{name}' is missing; the checkpoint does not fit this architecture")
+        self.used.add(name)
+        tensor: Tensor = self._open[self._file_of[name]].get_tensor(name)
+        # Mapped pages would be read again from the file on every first touch inside a timed path: copy them out now.
+        return tensor.to(device=self.device, dtype=self.dtype, copy=True)
+
+    def get(self, name: str) -> Tensor | None:
+        return self[name] if name in self else None
+
+    def stacked(self, *names: str) -> Tensor:
+        """Several weights with the same input, stacked along the output, so that one product serves them all."""
+        return torch.cat([self[name] for name in names])
+
+
+def _index(folder: Path) -> dict[str, str]:
+    index = folder / "model.safetensors.index.json"
+    if index.is_file():
+        weight_map: dict[str, str] = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
+        return weight_map
+    files = sorted(folder.glob("*.safetensors"))
+    if not files:
+        raise FileNotFoundError(f"{folder}: no .safetensors file; convert the checkpoint to safetensors")
+    found: dict[str, str] = {}
+    for file in files:
+        with safe_open(file, framework="pt") as tensors:
+            found.update(dict.fromkeys(tensors.keys(), file.name))
+    return found

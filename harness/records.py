@@ -106,6 +106,7 @@ SERVINGS = Table(
         Column("foreign_processes", pa.list_(_STR), "other processes seen on the GPU or using much CPU during the serving"),
         Column("client_lag_p50_ms", _F64, "event-loop lag of the load client, median", "ms", True),
         Column("client_lag_p99_ms", _F64, "event-loop lag of the load client, 99th percentile", "ms", True),
+        Column("flags", pa.list_(_STR), "observations to tell beside the numbers; they do not forbid a comparison"),
         Column("invalid", pa.list_(_STR), "reasons for which this serving may not be compared; empty when it may"),
     ),
 )

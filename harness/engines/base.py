@@ -117,15 +117,23 @@ class EngineError(RuntimeError):
     """An engine that did not start, died, or answered wrongly; carries its last log lines."""
 
 
+class EngineDied(EngineError):
+    """The serving is gone: no later request can succeed. Raised by `generate` instead of one error per request."""
+
+
 class Engine(Protocol):
     """One serving of one arm. Built with `Adapter(run, arm, log_path)`; `stop` is safe to call twice.
 
-    `plan` is pure. `steps` drains the per-step truth since the last call, or
+    `plan` is pure. `tokenizer_folder` is the folder with the target's tokenizer and generation config; it may build or
+    download it, before anything is timed. `steps` drains the per-step truth since the last call, or
     returns null where the engine has none. Concurrent `generate` calls are independent; cancelling one frees its slot.
     """
 
     @classmethod
     def plan(cls, run: Run, arm: Arm) -> ArmPlan: ...
+
+    @classmethod
+    def tokenizer_folder(cls, run: Run) -> Path: ...
 
     def __init__(self, run: Run, arm: Arm, log_path: Path) -> None: ...
 

@@ -117,7 +117,7 @@ class EngineError(RuntimeError):
     """An engine that did not start, died, or answered wrongly; carries its last log lines."""
 
 
-class EngineDied(EngineError):
+class DeadEngineError(EngineError):
     """The serving is gone: no later request can succeed. Raised by `generate` instead of one error per request."""
 
 

@@ -139,7 +139,7 @@ def rotary_rows_to_halves(weight_OI: Array, heads: int) -> Array:
 
 
 def transformers_name(name: str) -> str:
-    """`blk.3.attn_q.weight` -> `model.layers.3.self_attn.q_proj.weight`. Raises ValueError on a tensor without a counterpart."""
+    """`blk.3.attn_q.weight` -> `model.layers.3.self_attn.q_proj.weight`. ValueError on a tensor without a counterpart."""
     if name in _GLOBAL:
         return _GLOBAL[name]
     parts = name.split(".")

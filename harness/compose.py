@@ -1,0 +1,189 @@
+"""From a rig's name and overrides to one judged `Run`: Hydra composes, pydantic judges, nothing is launched.
+
+Every mistake is a `ConfigError` of one line. A dotted path in YAML is the only registry; `load_dotted` is the only loader.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import json
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+from hydra import compose, initialize_config_dir
+from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from pydantic import ValidationError
+
+from harness.config import Run
+from harness.config_errors import ConfigError, flat_keys, from_hydra, from_pydantic, from_yaml, near
+from harness.rigs import ROOT, RigFile, find_rig, list_rigs
+
+__all__ = ["ComposedRun", "ConfigError", "compose_run", "expand_sweep", "judge", "list_rigs", "load_dotted", "missing_parts"]
+
+CONCURRENCY_LIST = re.compile(r"concurrency=\s*(\d+(?:\s*,\s*\d+)+)\s*")
+
+
+@dataclass(frozen=True, slots=True)
+class ComposedRun:
+    """A judged run with what it came from. `yaml` is the resolved configuration: saved with the results, it is the experiment.
+
+    `config_hash` is the sha256 of the canonical JSON of `run` (sorted keys, no spaces).
+    """
+
+    run: Run
+    yaml: str
+    config_hash: str
+    rig: str
+    overrides: tuple[str, ...]
+
+
+def compose_run(rig: str, overrides: Sequence[str] = ()) -> ComposedRun:
+    """Compose and judge one run. Raises ConfigError; imports no engine and launches nothing."""
+    file = find_rig(rig)
+    with _hydra_at(file):
+        config = _compose(file, lists_for_concurrency(overrides))
+    return judge(config, rig, overrides)
+
+
+def judge(config: DictConfig, rig: str, overrides: Sequence[str] = ()) -> ComposedRun:
+    """What Hydra composed, resolved and validated. Raises ConfigError."""
+    data = _resolved(config, rig)
+    if type(level := data.get("concurrency")) is int:
+        data["concurrency"] = [level]
+    try:
+        run = Run.model_validate(data)
+    except ValidationError as error:
+        raise from_pydantic(error, data) from None
+    plain = run.model_dump(mode="json")
+    canonical = json.dumps(plain, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    text = yaml.safe_dump(plain, sort_keys=False, allow_unicode=True, width=120)
+    return ComposedRun(run, text, hashlib.sha256(canonical.encode()).hexdigest(), rig, tuple(overrides))
+
+
+def _resolved(config: DictConfig, rig: str) -> dict[str, Any]:
+    """Plain data without interpolations. A value that the rig must state (`???`) or an unknown reference is an error."""
+    try:
+        data = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
+    except OmegaConfBaseException as error:
+        raise from_hydra(error, rig, keys=[], groups=[]) from None
+    return {str(key): value for key, value in data.items()} if isinstance(data, dict) else {}
+
+
+def lists_for_concurrency(overrides: Sequence[str]) -> list[str]:
+    """`concurrency=1,8` means the list `[1,8]`, measured inside one serving; `concurrency=[1],[8]` would be two jobs."""
+    return [CONCURRENCY_LIST.sub(r"concurrency=[\1]", one) if CONCURRENCY_LIST.fullmatch(one) else one for one in overrides]
+
+
+def expand_sweep(rig: str, overrides: Sequence[str]) -> list[list[str]]:
+    """The override lists of a multirun's jobs, in the order in which Hydra's own sweeper makes them. Raises ConfigError."""
+    with _hydra_at(find_rig(rig)):
+        try:
+            jobs = BasicSweeper.split_arguments(_parse(lists_for_concurrency(overrides)), max_batch_size=None)[0]
+        except HydraException as error:
+            raise ConfigError(f"sweep: {error}; use key=a,b,c or key=range(1,8)") from None
+    return [list(job) for job in jobs]
+
+
+@contextmanager
+def _hydra_at(rig: RigFile) -> Iterator[None]:
+    """Hydra initialised on the rig's folder for the length of the block, whatever was initialised outside."""
+    outside = GlobalHydra.instance().hydra
+    GlobalHydra.instance().clear()
+    try:
+        with initialize_config_dir(str(rig.folder), job_name="samerig", version_base="1.3"):
+            yield
+    finally:
+        GlobalHydra.instance().hydra = outside
+
+
+def _parse(overrides: Sequence[str]) -> list[Override]:
+    parser = OverridesParser.create(config_loader=GlobalHydra.instance().config_loader())
+    parsed: list[Override] = []
+    for text in overrides:
+        try:
+            parsed += parser.parse_overrides([text])
+        except HydraException:
+            raise ConfigError(f"'{text}': not an override; write key=value, and quote a value with spaces or commas") from None
+    return parsed
+
+
+def _compose(rig: RigFile, overrides: Sequence[str]) -> DictConfig:
+    for one in _parse(overrides):
+        if one.is_sweep_override():
+            raise ConfigError(f"{one.key_or_group}: '{one.input_line}' is a sweep; add -m, or give one value")
+        if one.key_or_group in rig.groups() and isinstance(one.value(), int | float):
+            raise ConfigError(f"{one.key_or_group}: '{one.value()}' is no name; give the name of an option of this group")
+    try:
+        config: DictConfig = compose(rig.name, [*rig.overrides(), *overrides])
+        return config
+    except yaml.YAMLError as error:
+        raise from_yaml(error) from None
+    except (HydraException, OmegaConfBaseException, ValueError) as error:
+        keys = _known_keys(rig) if overrides else []
+        raise from_hydra(error, rig.name, keys, rig.groups()) from None
+
+
+def _known_keys(rig: RigFile) -> list[str]:
+    """Keys that an override may name: those of the rig composed without any."""
+    config = OmegaConf.to_container(_compose(rig, []), resolve=False)
+    if not isinstance(config, dict):
+        return []
+    data = {str(key): value for key, value in config.items()}
+    return [*flat_keys(data), *(f"arm@arms.{arm}" for arm in data.get("arms", {}))]
+
+
+def load_dotted(path: str) -> Any:
+    """The object that a dotted path names. Raises ConfigError when this version has no such thing, or lacks what it needs."""
+    module_name, _, name = path.rpartition(".")
+    if not module_name.startswith(("harness.", "drafters.")) and module_name not in ("harness", "drafters"):
+        raise ConfigError(f"{path}: a dotted path may name only what is inside harness. or drafters.")
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name and module_name.startswith(error.name):
+            raise ConfigError(f"{path} is not in this version; there is no module {error.name}") from None
+        raise ConfigError(f"{path} needs the package '{error.name}', which is not installed; pip install it") from None
+    except ImportError as error:
+        raise ConfigError(f"{path} cannot be imported: {error}; mend that module or its packages") from None
+    if not hasattr(module, name):
+        raise ConfigError(f"{path} is not in this version; {near(name, [n for n in vars(module) if not n.startswith('_')])}")
+    return getattr(module, name)
+
+
+def missing_parts(run: Run) -> tuple[str, ...]:
+    """What a composed run names and this checkout or machine does not have, a line each: code, and checkpoints on disk."""
+    paths = [("engine adapter", run.engine.adapter), ("target.implementation", run.target.implementation)]
+    paths += [(f"arms.{name}.drafter", arm.drafter) for name, arm in run.arms.items() if arm.drafter]
+    return (*filter(None, (_unloadable(key, path) for key, path in paths)), *_absent_checkpoints(run))
+
+
+def _unloadable(key: str, path: str) -> str | None:
+    try:
+        load_dotted(path)
+    except ConfigError as error:
+        return f"{key}: {error}"
+    return None
+
+
+def _absent_checkpoints(run: Run) -> Iterator[str]:
+    """Checkpoints without a revision are folders or files, relative to the repository or to here."""
+    for name, arm in run.arms.items():
+        if (found := arm.checkpoint) is None or found.revision:
+            continue
+        if not any((base / found.location).exists() for base in (ROOT, Path.cwd())):
+            yield (
+                f"arms.{name}.checkpoint.location: '{found.location}' does not exist; "
+                "give an existing path, or a revision if it is a hub repository"
+            )

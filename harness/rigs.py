@@ -1,0 +1,65 @@
+"""Finding rig files: names in `rigs/`, or YAML files anywhere."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+
+from harness.config_errors import ConfigError, from_yaml, near
+
+ROOT = Path(__file__).resolve().parents[1]
+RIGS = ROOT / "rigs"
+
+
+@dataclass(frozen=True, slots=True)
+class RigFile:
+    """Where Hydra finds a primary config. A rig outside `rigs/` sees the groups of `rigs/` behind those beside it."""
+
+    folder: Path
+    name: str
+
+    def overrides(self) -> list[str]:
+        """What Hydra needs on the command line to find the groups."""
+        return [] if self.folder == RIGS else [f'hydra.searchpath=["file://{RIGS}"]']
+
+    def groups(self) -> list[str]:
+        """Names of the config groups it can choose from."""
+        return sorted({path.name for folder in (self.folder, RIGS) for path in folder.iterdir() if _is_group(path)})
+
+
+def _is_group(path: Path) -> bool:
+    return path.is_dir() and any(path.glob("*.yaml"))
+
+
+def find_rig(rig: str) -> RigFile:
+    """A name in `rigs/`, or the path of a YAML file. Raises ConfigError with near matches."""
+    path = Path(rig)
+    if path.suffix in (".yaml", ".yml") or len(path.parts) > 1:
+        if path.suffix != ".yaml" or not path.is_file():
+            raise ConfigError(f"rig '{rig}': no such .yaml file; give the path of one, or the name of a rig (samerig rigs)")
+        return RigFile(path.resolve().parent, path.stem)
+    names = [path.stem for path in _rig_files()]
+    if rig not in names:
+        raise ConfigError(f"rig '{rig}': not in rigs/; {near(rig, names)}")
+    return RigFile(RIGS, rig)
+
+
+def list_rigs() -> list[tuple[str, str]]:
+    """`(name, summary)` of every rig in `rigs/`, without composing them."""
+    return [(path.stem, _summary(path)) for path in _rig_files()]
+
+
+def _rig_files() -> list[Path]:
+    if not RIGS.is_dir():
+        raise ConfigError(f"no rigs directory at {RIGS}; run from a checkout, installed with pip install -e .")
+    return sorted(RIGS.glob("*.yaml"))
+
+
+def _summary(path: Path) -> str:
+    try:
+        config = yaml.safe_load(path.read_text())
+    except yaml.YAMLError as error:
+        return f"cannot be read: {from_yaml(error)}"
+    return str(config.get("summary", "no summary")) if isinstance(config, dict) else "not a rig: a rig is a mapping of keys"

@@ -125,12 +125,16 @@ class PromptSet(Model):
 
 
 class Workload(Model):
-    """What is asked. `stop` natural ends at a stop token; fixed ignores it and is labelled so everywhere."""
+    """What is asked. `stop` natural ends at a stop token; fixed ignores it and is labelled so everywhere.
+
+    `template_options` go to the model's chat template with every prompt (`enable_thinking: false`), the same for every arm.
+    """
 
     name: str
     sets: tuple[PromptSet, ...]
     stop: Literal["natural", "fixed"]
     system_prompt: str | None = None
+    template_options: dict[str, str | int | float | bool | None] = {}
     seed: int = Field(ge=0)
 
 

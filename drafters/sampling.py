@@ -138,7 +138,7 @@ def _keep_nucleus(p_NV: Tensor, params: Sequence[SamplingParams]) -> Tensor:
     kept_N1 = (cumulative_NM - sorted_NM < mass_N1).sum(-1, keepdim=True).clamp_(min=1)
     last_N1 = sorted_NM.gather(1, kept_N1 - 1).masked_fill(off_N1, 0.0)
     nucleus_NV = torch.where(p_NV >= last_N1, p_NV, 0.0)
-    return nucleus_NV.div_(nucleus_NV.sum(-1, keepdim=True))
+    return nucleus_NV.div_(nucleus_NV.sum(-1, keepdim=True).masked_fill_(off_N1, 1.0))  # rows that are off keep their bits
 
 
 def _one_hot_greedy_rows(p_NV: Tensor, logits_NV: Tensor, params: Sequence[SamplingParams]) -> Tensor:

@@ -1,0 +1,72 @@
+"""What machine this is: facts read once per launch. A value that cannot be read is absent, never a guess. Imports no torch."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pynvml
+
+from harness.engines.base import Scalar
+from harness.nvml import Gpu, driver_version, find_gpus
+
+PACKAGES = ("samerig", "torch", "transformers", "vllm", "sglang", "numpy", "pyarrow")
+GOVERNOR = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
+
+
+def gpus(nvml: Any = pynvml) -> list[Gpu]:
+    """The NVIDIA GPUs that may be used here; empty on a machine without one."""
+    return find_gpus(nvml)
+
+
+def facts(devices: Sequence[Gpu] = ()) -> dict[str, Scalar]:
+    """Host and GPU facts by name, in SI units as the name says."""
+    memory, swap = psutil.virtual_memory(), psutil.swap_memory()
+    found: dict[str, Scalar] = {
+        "cpu_model": _cpu_model(),
+        "physical_cores": psutil.cpu_count(logical=False),
+        "logical_cores": psutil.cpu_count(),
+        "usable_cores": len(psutil.Process().cpu_affinity()) if hasattr(psutil.Process, "cpu_affinity") else None,
+        "memory_bytes": memory.total,
+        "memory_available_bytes": memory.available,
+        "swap_used_bytes": swap.used,
+        "governor": _first_line(GOVERNOR),
+        "load_1m": os.getloadavg()[0],
+        "kernel": platform.release(),
+        "os": platform.system(),
+        "boot_time_s": int(psutil.boot_time()),
+    }
+    for gpu in devices:
+        found |= gpu.facts()
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def versions(devices: Sequence[Gpu] = ()) -> dict[str, str]:
+    """Versions of Python, of the packages that matter where they are installed, and of the GPU driver."""
+    found = {"python": platform.python_version()}
+    for package in PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    if devices and (driver := driver_version(devices[0].nvml)):
+        found["nvidia_driver"] = driver
+    return found
+
+
+def _cpu_model() -> str | None:
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        for line in cpuinfo.read_text("utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or None
+
+
+def _first_line(path: Path) -> str | None:
+    return path.read_text("utf-8").strip() if path.exists() else None

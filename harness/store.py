@@ -1,0 +1,227 @@
+"""The run folder: what is written, when, and what survives a kill.
+
+    results/<run_id>/config.yaml, run.json, .lock
+                     cells/<cell_id>/{requests,steps,samples}.parquet   written aside, then renamed: there or not there
+                     servings/<serving_id>.parquet                      replaced atomically as the serving goes on
+                     servings.parquet requests.parquet ...              made of the above when the run ends, which then goes
+
+A run is unfinished until run.json says `finished_at`. One process at a time holds the folder.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import importlib.util
+import json
+import os
+import shutil
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from harness.clock import utc_now
+from harness.records import REQUESTS, SAMPLES, SCHEMA_VERSION, SERVINGS, STEPS, TABLES, Table
+
+CELL_TABLES = (REQUESTS, STEPS, SAMPLES)
+_ASIDE = ".tmp-"
+
+
+@dataclass(frozen=True, slots=True)
+class Tables:
+    """The four tables of one run."""
+
+    servings: pd.DataFrame
+    requests: pd.DataFrame
+    steps: pd.DataFrame
+    samples: pd.DataFrame
+
+
+class Store:
+    """An open run folder, locked against other processes until `close`."""
+
+    def __init__(self, folder: Path, lock: int, resumed: bool) -> None:
+        self.folder = folder
+        self.run_id = folder.name
+        self.resumed = resumed
+        self._lock = lock
+
+    def complete_cells(self) -> set[str]:
+        return {path.name for path in (self.folder / "cells").iterdir()}
+
+    def write_cell(self, cell_id: str, rows: Mapping[str, Iterable[Mapping[str, Any]]]) -> None:
+        """Write all tables of a cell, or none. `rows` by table name. Raises ValueError on a row that does not fit its table."""
+        tables = {table.name: table.to_arrow(rows[table.name]) for table in CELL_TABLES}
+        aside = self.folder / "cells" / f"{_ASIDE}{cell_id}"
+        aside.mkdir()
+        for name, table in tables.items():
+            _write(table, aside / f"{name}.parquet")
+        _sync(aside)
+        aside.rename(aside.with_name(cell_id))
+        _sync(aside.parent)
+
+    def write_serving(self, row: Mapping[str, Any]) -> None:
+        """Write or replace the row of one serving."""
+        _replace(SERVINGS.to_arrow([row]), self.folder / "servings" / f"{row['serving_id']}.parquet")
+
+    def finish(self) -> None:
+        """Compact the run into its four files, say that it is finished, and drop the pieces."""
+        compact(self.folder)
+        _replace_text(json.dumps({**_facts(self.folder), "finished_at": utc_now()}, indent=1) + "\n", self.folder / "run.json")
+        for pieces in ("cells", "servings"):
+            shutil.rmtree(self.folder / pieces)
+
+    def close(self) -> None:
+        """Let the folder go. Safe to call twice."""
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+
+def open_store(results: Path, name: str, config: str, config_hash: str, code_hash: str, fresh: bool) -> Store:
+    """Continue the newest unfinished run with equal hashes, or start one. Raises RuntimeError when another process holds it."""
+    found = None if fresh else find_resumable(results, config_hash, code_hash)
+    folder = found or _new_folder(results, f"{name}-{datetime.now():%Y%m%d-%H%M%S}-{config_hash[:6]}")
+    store = Store(folder, _acquire(folder), found is not None)
+    if found is None:
+        _start(folder, config, config_hash, code_hash)
+    elif _is_finished(folder):
+        store.close()
+        raise RuntimeError(f"{folder}: another process has just finished this run; ask again to start a new one")
+    _remove_leftovers(folder)
+    return store
+
+
+def find_resumable(results: Path, config_hash: str, code_hash: str) -> Path | None:
+    """The newest unfinished run folder with these hashes, or null."""
+    found = []
+    for path in results.glob("*/run.json"):
+        facts = _facts(path.parent)
+        if (facts["config_hash"], facts["code_hash"]) == (config_hash, code_hash) and not _is_finished(path.parent):
+            found.append((facts["started_at"], path.parent))
+    return max(found)[1] if found else None
+
+
+def read_tables(folder: Path) -> Tables:
+    """The tables of a finished run, or of what there is of an unfinished one. Raises FileNotFoundError on another folder."""
+    if not (folder / "run.json").exists():
+        raise FileNotFoundError(f"{folder}: no run here; give a folder below results/ that has a run.json")
+    return Tables(**{table.name: _read(folder, table).to_pandas() for table in TABLES})
+
+
+def compact(folder: Path) -> None:
+    """Write the four files of a run from its pieces, also while it is unfinished. Each is replaced atomically."""
+    for table in TABLES:
+        _replace(_read(folder, table), folder / f"{table.name}.parquet")
+
+
+def code_hash() -> str:
+    """sha256 over the paths and contents of *.py of harness/ and drafters/, without importing them."""
+    digest = hashlib.sha256()
+    for package in ("harness", "drafters"):
+        spec = importlib.util.find_spec(package)
+        for root in sorted((spec.submodule_search_locations or ()) if spec else ()):
+            for path in sorted(Path(root).rglob("*.py")):
+                digest.update(f"{package}/{path.relative_to(root).as_posix()}\0".encode())
+                digest.update(path.read_bytes() + b"\0")
+    return digest.hexdigest()
+
+
+def _read(folder: Path, table: Table) -> pa.Table:
+    if _is_finished(folder):
+        return pq.read_table(folder / f"{table.name}.parquet")
+    pattern = "servings/*.parquet" if table is SERVINGS else f"cells/*/{table.name}.parquet"
+    pieces = [pq.ParquetFile(path).read() for path in sorted(folder.glob(pattern)) if not path.parent.name.startswith(_ASIDE)]
+    return pa.concat_tables(pieces) if pieces else table.to_arrow([])
+
+
+def _facts(folder: Path) -> dict[str, Any]:
+    facts: dict[str, Any] = json.loads((folder / "run.json").read_text("utf-8"))
+    return facts
+
+
+def _is_finished(folder: Path) -> bool:
+    return _facts(folder)["finished_at"] is not None
+
+
+def _new_folder(results: Path, run_id: str) -> Path:
+    """A folder of that name, numbered if two runs start in one second."""
+    names = (results / (run_id if n == 1 else f"{run_id}-{n}") for n in count(1))
+    folder = next(path for path in names if not path.exists())
+    folder.mkdir(parents=True)
+    return folder
+
+
+def _start(folder: Path, config: str, config_hash: str, code_hash: str) -> None:
+    for pieces in ("cells", "servings"):
+        (folder / pieces).mkdir()
+    _replace_text(config, folder / "config.yaml")
+    facts = {
+        "run_id": folder.name,
+        "schema": SCHEMA_VERSION,
+        "config_hash": config_hash,
+        "code_hash": code_hash,
+        "started_at": utc_now(),
+        "argv": sys.argv,
+        "finished_at": None,
+    }
+    _replace_text(json.dumps(facts, indent=1) + "\n", folder / "run.json")
+
+
+def _acquire(folder: Path) -> int:
+    """An exclusive lock that the kernel drops with this process, however it ends."""
+    lock = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(lock)
+        raise RuntimeError(
+            f"{folder}: another process is measuring this run; wait for it, or start a new one with --fresh"
+        ) from None
+    return lock
+
+
+def _remove_leftovers(folder: Path) -> None:
+    """What a killed process was writing."""
+    for path in (*folder.glob(f"cells/{_ASIDE}*"), *folder.glob(f"{_ASIDE}*"), *folder.glob(f"servings/{_ASIDE}*")):
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+
+
+def _write(table: pa.Table, path: Path) -> None:
+    pq.write_table(table, path)
+    _sync(path)
+
+
+def _replace(table: pa.Table, path: Path) -> None:
+    aside = path.with_name(_ASIDE + path.name)
+    _write(table, aside)
+    os.replace(aside, path)
+    _sync(path.parent)
+
+
+def _replace_text(text: str, path: Path) -> None:
+    aside = path.with_name(_ASIDE + path.name)
+    aside.write_text(text, "utf-8")
+    _sync(aside)
+    os.replace(aside, path)
+    _sync(path.parent)
+
+
+def _sync(path: Path) -> None:
+    """To disk: a rename must not outlive the bytes it names."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

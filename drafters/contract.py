@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
+import torch
 from torch import Tensor
 
 Tap = int | Literal["final"]
@@ -48,6 +49,7 @@ class Target(Protocol):
     vocab_size: int
     slots: int
     max_length: int
+    device: torch.device
 
     def forward(
         self, slots: Sequence[int], tokens_RT: Tensor, counts: Sequence[int], last_only: bool, taps: Sequence[Tap]

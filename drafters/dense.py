@@ -76,8 +76,8 @@ class DenseLayer:
         self.o = _fused(weights, [at + "self_attn.o_proj"])
         self.gate_up = _fused(weights, [at + "mlp.gate_proj", at + "mlp.up_proj"])
         self.down = _fused(weights, [at + "mlp.down_proj"])
-        self.q_norm_D = weights.get(at + "self_attn.q_norm.weight")
-        self.k_norm_D = weights.get(at + "self_attn.k_norm.weight")
+        self.q_norm_D = weights.optional(at + "self_attn.q_norm.weight")
+        self.k_norm_D = weights.optional(at + "self_attn.k_norm.weight")
 
     def __call__(self, x_NH: Tensor, batch: Batch, rotary: Rotary, cache: SlotCache) -> Tensor:
         x_NH = x_NH + self.o(self._attend(rms_norm(x_NH, self.input_norm_H, self.config.eps), batch, rotary, cache))
@@ -127,7 +127,6 @@ class DenseTarget:
         device: torch.device,
         slots: int,
         max_length: int,
-        graph_batch_sizes: Sequence[int] = (),
     ) -> None:
         raw = read_config(Path(folder))
         self.config = DenseConfig.read(raw)
@@ -140,13 +139,13 @@ class DenseTarget:
         c = self.config
         # One slot more than requests: padding rows of a captured batch are written there.
         self.cache = SlotCache(c.layers, slots + 1, max_length + SCRATCH_ROWS, c.kv_heads, c.head_dim, dtype, device)
-        self.graphs = GraphPool(device, graph_batch_sizes)
+        self.graphs = GraphPool(device)
 
     def _load(self, weights: Weights) -> None:
         self.embedding_VH = weights["model.embed_tokens.weight"]
         self.layers = [DenseLayer(self.config, weights, i) for i in range(self.config.layers)]
         self.final_norm_H = weights["model.norm.weight"]
-        own_head = None if self.config.tied else weights.get("lm_head.weight")
+        own_head = None if self.config.tied else weights.optional("lm_head.weight")
         self.head = Linear(self.embedding_VH if own_head is None else own_head)
         self._head_is_a_copy = own_head is not None or self.head.packed
 
@@ -159,8 +158,8 @@ class DenseTarget:
         lengths = [self.cache.lengths[slot] for slot in slots]
         if max(lengths) + width > self.cache.capacity:
             raise ValueError(f"slot overflow: {max(lengths)} + {width} rows in slots of {self.cache.capacity} tokens")
-        if not last_only and (padded := self.graphs.padded_batch(requests)):
-            return self._captured(slots, lengths, tokens_RT, padded, taps)
+        if not last_only and (shape := self.graphs.padded(requests, width)):
+            return self._captured(slots, lengths, tokens_RT, shape, tuple(taps))
         span = max(lengths) + width
         lengths_R = torch.tensor(lengths, device=self.device)
         where = _slot_index(slots, self.device)
@@ -169,23 +168,44 @@ class DenseTarget:
         logits, hidden = self._pass(tokens_RT, lengths_R, slots_R, where, span, last_R, tuple(taps))
         return Forward(logits, hidden)
 
+    def capture(self, batch_sizes: Sequence[int], widths: Sequence[int], taps: Sequence[Tap]) -> int:
+        """Capture the decode passes of these request counts and row widths, over spans in powers of two, before any is timed.
+
+        Returns the number of graphs. Off CUDA there is nothing to capture, and `forward` stays eager.
+        """
+        self.graphs.use(batch_sizes, widths)
+        for size in self.graphs.batch_sizes:
+            for width in self.graphs.widths:
+                for span in self._spans():
+                    tokens = torch.zeros((size, width), dtype=torch.int64, device=self.device)
+                    self._replay(tokens, [self.slots] * size, [0] * size, span, tuple(taps))
+        return len(self.graphs)
+
     def _captured(
-        self, slots: Sequence[int], lengths: list[int], tokens_RT: Tensor, padded: int, taps: Sequence[Tap]
+        self, slots: Sequence[int], lengths: list[int], tokens_RT: Tensor, shape: tuple[int, int], taps: tuple[Tap, ...]
     ) -> Forward:
-        """The same pass at a captured shape: padding requests live in the spare slot, spans come in powers of two."""
+        """The same pass at a captured shape: padding requests live in the spare slot, padding rows are scratch."""
         requests, width = tokens_RT.shape
-        spare = padded - requests
-        span = min(_power_of_two(max(lengths) + width), self.cache.capacity)
-        slots_R = torch.tensor([*slots, *[self.slots] * spare], device=self.device)
-        lengths_R = torch.tensor([*lengths, *[0] * spare], device=self.device)
-        tokens = F.pad(tokens_RT, (0, 0, 0, spare))
-        wanted = tuple(taps)
+        spare = shape[0] - requests
+        tokens = F.pad(tokens_RT, (0, shape[1] - width, 0, spare))
+        needed = max(lengths) + shape[1]
+        span = next(s for s in self._spans() if s >= needed)
+        logits, hidden = self._replay(tokens, [*slots, *[self.slots] * spare], [*lengths, *[0] * spare], span, taps)
+        return Forward(logits[:requests, :width], None if hidden is None else hidden[:requests, :width])
 
+    def _replay(
+        self, tokens_RT: Tensor, slots: list[int], lengths: list[int], span: int, taps: tuple[Tap, ...]
+    ) -> tuple[Tensor, Tensor | None]:
         def run(tokens: Tensor, lengths: Tensor, slots: Tensor) -> tuple[Tensor, Tensor | None]:
-            return self._pass(tokens, lengths, slots, slots, span, None, wanted)
+            return self._pass(tokens, lengths, slots, slots, span, None, taps)
 
-        logits, hidden = self.graphs.run((padded, width, span, wanted), run, (tokens, lengths_R, slots_R))
-        return Forward(logits[:requests], None if hidden is None else hidden[:requests])
+        inputs = (tokens_RT, torch.tensor(lengths, device=self.device), torch.tensor(slots, device=self.device))
+        return self.graphs.run((*tokens_RT.shape, span, taps), run, inputs)
+
+    def _spans(self) -> list[int]:
+        """Lengths of cache that captured passes look at: powers of two up to the capacity."""
+        powers = [1 << n for n in range(8, self.cache.capacity.bit_length())]
+        return [*[p for p in powers if p < self.cache.capacity], self.cache.capacity]
 
     def _pass(
         self,
@@ -235,7 +255,7 @@ class DenseTarget:
         self.cache.release(slot)
 
     def memory(self) -> dict[str, int]:
-        """Bytes of weights (a packed tied head is a second copy and counts) and of cache; `kv_tokens` is what requests may use."""
+        """Bytes of weights (a packed tied head is a second copy and counts) and of cache; `kv_tokens` that requests may use."""
         head = self.head.bytes if self._head_is_a_copy else 0
         weights = self.embedding_VH.nbytes + head + self.final_norm_H.nbytes + sum(layer.bytes for layer in self.layers)
         return {"weights": weights, "kv": self.cache.bytes, "kv_tokens": self.slots * self.max_length}
@@ -243,7 +263,7 @@ class DenseTarget:
 
 def _fused(weights: Weights, names: list[str]) -> Linear:
     """Projections of the same input as one product; their biases, when there are any, likewise."""
-    biases = [weights.get(name + ".bias") for name in names]
+    biases = [weights.optional(name + ".bias") for name in names]
     bias = torch.cat([b for b in biases if b is not None]) if all(b is not None for b in biases) else None
     return Linear(weights.stacked(*[name + ".weight" for name in names]), bias)
 
@@ -254,7 +274,3 @@ def _slot_index(slots: Sequence[int], device: torch.device) -> slice | Tensor:
     if list(slots) == list(range(first, first + count)):
         return slice(first, first + count)
     return torch.tensor(slots, device=device)
-
-
-def _power_of_two(n: int) -> int:
-    return 1 << max(n - 1, 1).bit_length()

@@ -1,10 +1,10 @@
-"""CUDA graphs: capture a pass once per shape and replay it. Where there is no CUDA, or none was asked for, nothing is captured."""
+"""CUDA graphs: capture a pass once per shape and replay it. Without CUDA nothing is captured and passes run eagerly."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -32,20 +32,28 @@ class Captured:
 
 
 class GraphPool:
-    """Captured passes by shape. Results are the graph's own tensors: use them before the next replay of the same shape.
+    """Captured passes by shape. Results are the graph's own tensors: use them before the next replay.
 
-    `batch_sizes` are the request counts to pad to; an empty list, or a device that is not CUDA, means eager execution.
+    Off CUDA the pool stays empty, whatever shapes it is given, and passes run eagerly.
     """
 
-    def __init__(self, device: torch.device, batch_sizes: Sequence[int], capture: Capture | None = None) -> None:
-        self._capture = capture or capture_cuda
-        active = device.type == "cuda" or capture is not None
-        self.batch_sizes = tuple(sorted(batch_sizes)) if active else ()
+    def __init__(self, device: torch.device, capture: Capture | None = None) -> None:
+        self._capture = capture or CudaCapture()
+        self._active = device.type == "cuda" or capture is not None
+        self.batch_sizes: tuple[int, ...] = ()
+        self.widths: tuple[int, ...] = ()
         self._captured: dict[tuple[object, ...], Captured] = {}
 
-    def padded_batch(self, requests: int) -> int | None:
-        """The smallest captured batch that holds this many requests; null when the pass must run eagerly."""
-        return next((size for size in self.batch_sizes if size >= requests), None)
+    def use(self, batch_sizes: Sequence[int], widths: Sequence[int]) -> None:
+        """From now on pad passes to these request counts and row widths."""
+        if self._active:
+            self.batch_sizes, self.widths = tuple(sorted(set(batch_sizes))), tuple(sorted(set(widths)))
+
+    def padded(self, requests: int, width: int) -> tuple[int, int] | None:
+        """The smallest captured shape that holds this pass; null when it must run eagerly."""
+        size = next((s for s in self.batch_sizes if s >= requests), None)
+        wide = next((w for w in self.widths if w >= width), None)
+        return (size, wide) if size and wide else None
 
     def run(self, key: tuple[object, ...], function: Pass, inputs: tuple[Tensor, ...]) -> Result:
         """Replay the graph of this shape on these inputs, capturing it the first time."""
@@ -66,15 +74,21 @@ class GraphPool:
         return len(self._captured)
 
 
-def capture_cuda(function: Callable[[], Result]) -> tuple[Graph, Result]:
-    """Warm the pass up on a side stream (kernels load and workspaces allocate there), then capture it."""
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        for _ in range(2):
-            function()
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        result = function()
-    return graph, result
+class CudaCapture:
+    """Warm a pass up on a side stream (kernels load and workspaces allocate there), then capture it. Graphs share one pool."""
+
+    def __init__(self) -> None:
+        self._pool: Any = None
+
+    def __call__(self, function: Callable[[], Result]) -> tuple[Graph, Result]:
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            for _ in range(2):
+                function()
+        torch.cuda.current_stream().wait_stream(stream)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self._pool):
+            result = function()
+        self._pool = graph.pool()
+        return graph, result

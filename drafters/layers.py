@@ -13,8 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-# Packing is asked for this many rows: measured on AVX2, weights packed for 5 rows or more are as fast at one row as those packed
-# for one, and two to four times faster between 2 and 40 rows, which is where verification lives.
+# Packing is asked for this many rows: measured on AVX2, weights packed for 5 rows or more are as fast at one row as those
+# packed for one, and two to four times faster between 2 and 40 rows, which is where verification lives.
 PACKED_FOR_ROWS = 8
 
 
@@ -39,7 +39,7 @@ class Linear:
 
 
 def can_pack(weight: Tensor) -> bool:
-    """Whether oneDNN can hold this weight reordered: a CPU, float32 (or bfloat16 where the CPU computes it), operators present."""
+    """Whether oneDNN can hold this weight reordered: float32 (or bfloat16 where the CPU computes it), operators present."""
     if weight.device.type != "cpu" or not torch.backends.mkldnn.is_available():
         return False
     if not hasattr(torch.ops.mkldnn, "_reorder_linear_weight") or not hasattr(torch.ops.mkldnn, "_linear_pointwise"):
@@ -87,7 +87,7 @@ class Rotary:
 def inverse_frequencies(config: Mapping[str, Any], head_dim: int) -> tuple[Tensor, float]:
     """Rotary frequencies [D/2] and attention scaling of a Hugging Face config, any rope type that transformers knows."""
     rope = dict(config.get("rope_parameters") or config.get("rope_scaling") or {})
-    kind = rope.get("rope_type", rope.get("type", "default"))
+    kind = str(rope.get("rope_type", rope.get("type", "default")))
     theta = float(rope.get("rope_theta", config.get("rope_theta", 10000.0)))
     if kind == "default":
         return 1.0 / theta ** (torch.arange(0, head_dim, 2).float() / head_dim), 1.0

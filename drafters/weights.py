@@ -43,7 +43,7 @@ class Weights:
         # Mapped pages would be read again from the file on every first touch inside a timed path: copy them out now.
         return tensor.to(device=self.device, dtype=self.dtype, copy=True)
 
-    def get(self, name: str) -> Tensor | None:
+    def optional(self, name: str) -> Tensor | None:
         return self[name] if name in self else None
 
     def stacked(self, *names: str) -> Tensor:

@@ -1,0 +1,238 @@
+"""The in-repository engine: one `drafters.worker` process per serving, spoken to in JSON lines over its own pipes.
+
+The worker is a process of its own so that a serving is a fresh boot, the load client keeps an event loop to itself, and memory
+can be told apart. It lives in its own process group and ends when its stdin closes, whatever happens to this process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from drafters.checkpoint import missing_target, resolve_target
+from harness.config import Arm, Run
+from harness.engines.base import (
+    ArmPlan,
+    Chunk,
+    Counters,
+    DeadEngineError,
+    EngineError,
+    Launched,
+    Memory,
+    Request,
+    Scalar,
+    Step,
+)
+from harness.engines.reference_plan import command, estimate, missing, pinned, speculation
+
+READY_TIMEOUT_S = 900.0
+STOP_TIMEOUT_S = 5.0
+LINE_LIMIT = 64 << 20
+MEMORY_SOURCE = {
+    "weights_bytes": "sum of the target's parameters, packed copies included",
+    "drafter_weights_bytes": "sum of the drafter's parameters",
+    "kv_bytes": "size of the allocated cache",
+    "kv_tokens": "slots times context",
+    "draft_state_bytes": "the drafter's own count",
+    "graph_bytes": "allocator, before and after capture",
+    "peak_bytes": "process high-water mark (CPU) or allocator peak (CUDA)",
+}
+
+
+class ReferenceEngine:
+    """The engine protocol of `harness.engines.base` over a worker."""
+
+    @classmethod
+    def plan(cls, run: Run, arm: Arm) -> ArmPlan:
+        folder = f"<{run.target.name}>" if _missing_target(run) else str(_folder(run))
+        return ArmPlan(
+            base=tuple(command(run, folder)),
+            speculation=tuple(speculation(arm)),
+            pinned=pinned(run),
+            missing=missing(run, arm, _missing_target(run)),
+            memory=estimate(run, arm, None if _missing_target(run) else _folder(run)),
+        )
+
+    @classmethod
+    def tokenizer_folder(cls, run: Run) -> Path:
+        return _folder(run)
+
+    def __init__(self, run: Run, arm: Arm, log_path: Path) -> None:
+        self._run, self._arm, self._log_path = run, arm, log_path
+        self._process: asyncio.subprocess.Process | None = None
+        self._reader: asyncio.Task[None] | None = None
+        self._ready: asyncio.Future[dict[str, Any]] | None = None
+        self._streams: dict[str, asyncio.Queue[Chunk | EngineError]] = {}
+        self._answers: dict[int, asyncio.Future[Any]] = {}
+        self._asked = 0
+
+    async def launch(self) -> Launched:
+        argv = [sys.executable, *command(self._run, str(_folder(self._run))), *speculation(self._arm)]
+        started = time.monotonic()
+        self._ready = asyncio.get_running_loop().create_future()
+        with self._log_path.open("ab") as log:
+            self._process = await asyncio.create_subprocess_exec(
+                *argv,
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=log,
+                limit=LINE_LIMIT,
+                start_new_session=True,
+                env={**os.environ, **self._run.engine.env},
+            )
+        self._reader = asyncio.create_task(self._read())
+        try:
+            facts = await asyncio.wait_for(self._ready, READY_TIMEOUT_S)
+        except TimeoutError:
+            await self.stop()
+            raise EngineError(f"reference engine: not ready after {READY_TIMEOUT_S:.0f} s{self._last_lines()}") from None
+        return Launched(
+            pids=(self._process.pid,),
+            argv=tuple(argv),
+            env=self._run.engine.env,
+            versions=facts["versions"],
+            startup_s=time.monotonic() - started,
+            load_s=facts["load_s"],
+            graph_capture_s=facts["graph_capture_s"],
+        )
+
+    async def generate(self, request: Request) -> AsyncIterator[Chunk]:
+        queue: asyncio.Queue[Chunk | EngineError] = asyncio.Queue()
+        self._streams[request.request_id] = queue
+        try:
+            self._send(_generate_message(request))
+            while True:
+                chunk = await queue.get()
+                if isinstance(chunk, EngineError):
+                    raise chunk
+                yield chunk
+                if chunk.finish:
+                    return
+        finally:
+            # Still there means that it did not finish: the caller gave up, and the slot must come free.
+            if self._streams.pop(request.request_id, None) and self._alive:
+                self._send({"op": "cancel", "id": request.request_id})
+
+    async def counters(self) -> Counters | None:
+        return Counters(**await self._ask("counters"), cached_tokens=0, preemptions=0)
+
+    async def resolved(self) -> Mapping[str, Scalar]:
+        told: dict[str, Scalar] = await self._ask("resolved")
+        return {"engine": "reference", **told}
+
+    async def memory(self) -> Memory:
+        return Memory(**await self._ask("memory"), source=MEMORY_SOURCE)
+
+    async def steps(self) -> list[Step] | None:
+        return [Step(*fields) for fields in await self._ask("steps")]
+
+    async def stop(self) -> None:
+        """Close stdin, which ends the worker; then signal its whole group until nothing of it is left."""
+        process = self._process
+        if process is None:
+            return
+        if process.stdin and not process.stdin.is_closing():
+            process.stdin.close()
+        for sign in (signal.SIGTERM, signal.SIGKILL):
+            try:
+                await asyncio.wait_for(process.wait(), STOP_TIMEOUT_S)
+                break
+            except TimeoutError:
+                _signal_group(process.pid, sign)
+        await process.wait()
+        _signal_group(process.pid, signal.SIGKILL)
+        if self._reader:
+            await self._reader
+
+    @property
+    def _alive(self) -> bool:
+        return self._process is not None and self._process.returncode is None
+
+    async def _read(self) -> None:
+        """Stamp each line as it arrives, before it is parsed, and hand it on. Ends when the worker's stdout closes."""
+        assert self._process is not None
+        assert self._process.stdout is not None
+        while line := await self._process.stdout.readline():
+            self._dispatch(time.monotonic_ns(), json.loads(line))
+        await self._process.wait()
+        self._fail_all(DeadEngineError(f"reference engine: exited with code {self._process.returncode}{self._last_lines()}"))
+
+    def _dispatch(self, arrived_ns: int, message: dict[str, Any]) -> None:
+        if "tokens" in message:
+            for request_id, token_ids, drafted, accepted, finish in message["tokens"]:
+                if queue := self._streams.get(request_id):
+                    queue.put_nowait(Chunk(arrived_ns, tuple(token_ids), drafted, accepted, finish))
+                if finish:
+                    self._streams.pop(request_id, None)
+        elif "answer" in message:
+            self._answers.pop(message["answer"]).set_result(message["value"])
+        elif "failed" in message:
+            if queue := self._streams.pop(message["failed"], None):
+                queue.put_nowait(EngineError(message["error"]))
+        elif self._ready:
+            self._ready.set_result(message["ready"])
+
+    def _fail_all(self, error: EngineError) -> None:
+        for queue in self._streams.values():
+            queue.put_nowait(error)
+        for waiting in [self._ready, *self._answers.values()]:
+            if waiting and not waiting.done():
+                waiting.set_exception(error)
+                waiting.exception()  # marks it retrieved: nobody may be waiting any more
+
+    async def _ask(self, what: str) -> Any:
+        self._asked += 1
+        answer = self._answers[self._asked] = asyncio.get_running_loop().create_future()
+        self._send({"op": "ask", "n": self._asked, "what": what})
+        return await answer
+
+    def _send(self, message: Mapping[str, Any]) -> None:
+        if not self._alive or self._process is None or self._process.stdin is None:
+            raise DeadEngineError(f"reference engine: not running{self._last_lines()}")
+        self._process.stdin.write(json.dumps(message, separators=(",", ":")).encode() + b"\n")
+
+    def _last_lines(self, count: int = 6) -> str:
+        if not self._log_path.exists():
+            return ""
+        lines = self._log_path.read_text(encoding="utf-8", errors="replace").splitlines()[-count:]
+        return "; last log lines: " + " | ".join(line.strip() for line in lines) if lines else ""
+
+
+def _generate_message(request: Request) -> dict[str, Any]:
+    sampler = request.sampler
+    return {
+        "op": "generate",
+        "id": request.request_id,
+        "prompt": request.prompt_ids,
+        "max_tokens": request.max_tokens,
+        "stop_ids": () if request.ignore_eos else request.stop_ids,
+        "temperature": sampler.temperature,
+        "top_p": sampler.top_p,
+        "top_k": sampler.top_k,
+        "seed": sampler.seed,
+    }
+
+
+def _signal_group(pid: int, sign: signal.Signals) -> None:
+    """Signal a process group that may be gone."""
+    try:
+        os.killpg(pid, sign)
+    except ProcessLookupError:
+        return
+
+
+def _missing_target(run: Run) -> str | None:
+    t = run.target
+    return missing_target(t.source, t.location, t.file, t.revision, t.sha256)
+
+
+def _folder(run: Run) -> Path:
+    t = run.target
+    return resolve_target(t.source, t.location, t.file, t.revision, t.sha256)

@@ -1,0 +1,108 @@
+"""What a serving of the reference engine would be, as pure functions of the rig and the arm: command, pins, memory, gaps."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+from harness.config import Arm, Run
+from harness.engines.base import Memory, Scalar
+
+_BYTES = {"float32": 4, "bfloat16": 2}
+
+
+def slot_tokens(run: Run) -> int:
+    """Context of one slot: the target's, or what the rig's cache has room for."""
+    return min(run.target.context, run.engine.kv_tokens // run.engine.max_running_requests)
+
+
+def command(run: Run, folder: str) -> list[str]:
+    """The base command, after the interpreter: it never sees the arm, so nothing in it can differ between arms."""
+    engine, target = run.engine, run.target
+    argv = ["-m", "drafters.worker", "--target", folder, "--implementation", target.implementation]
+    argv += ["--dtype", target.dtype, "--device", run.machine.kind, "--slots", str(engine.max_running_requests)]
+    argv += ["--max-length", str(slot_tokens(run)), "--prefill-chunk", str(engine.prefill_chunk)]
+    argv += ["--verify-rule", engine.verify_rule]
+    if run.machine.threads:
+        argv += ["--threads", str(run.machine.threads)]
+    if engine.graphs == "decode":
+        argv += ["--graph-batch-sizes", ",".join(str(size) for size in engine.graph_batch_sizes)]
+    return argv
+
+
+def speculation(arm: Arm) -> list[str]:
+    """What the arm adds to the base command; nothing for plain."""
+    if arm.drafter is None:
+        return []
+    argv = ["--drafter", arm.drafter, "--draft-budget", str(arm.draft_budget)]
+    if arm.checkpoint:
+        argv += ["--checkpoint", arm.checkpoint.location]
+    if arm.options:
+        argv += ["--options", json.dumps(arm.options, sort_keys=True)]
+    return argv
+
+
+def pinned(run: Run) -> dict[str, Scalar]:
+    """The factors that the rig holds, by canonical name; read back from the worker as `resolved`."""
+    return {
+        "dtype": run.target.dtype,
+        "kv_dtype": run.target.dtype,
+        "kv_tokens": run.engine.max_running_requests * slot_tokens(run),
+        "context_limit": slot_tokens(run),
+        "max_running_requests": run.engine.max_running_requests,
+        "prefill_chunk": run.engine.prefill_chunk,
+        "prefix_cache": False,
+        "verify_rule": run.engine.verify_rule,
+        "cuda_graphs": run.engine.graphs,
+        "threads": run.machine.threads or "one per physical core",
+    }
+
+
+def missing(run: Run, arm: Arm, target: str | None) -> tuple[str, ...]:
+    """What this machine or this engine lacks for the arm, a line each."""
+    gaps = [target] if target else []
+    if run.machine.kind == "cuda" and not shutil.which("nvidia-smi"):
+        gaps.append("machine.kind: cuda, but this machine has no NVIDIA GPU; override machine=cpu")
+    if run.engine.kv_dtype not in ("auto", run.target.dtype):
+        gaps.append(f"engine.kv_dtype: the reference engine keeps KV in {run.target.dtype}; set engine.kv_dtype=auto")
+    if run.engine.prefix_cache:
+        gaps.append("engine.prefix_cache: the reference engine has none; set engine.prefix_cache=false")
+    if arm.checkpoint and not arm.checkpoint.revision and not Path(arm.checkpoint.location).exists():
+        gaps.append(f"arm {arm.label}: checkpoint.location {arm.checkpoint.location} does not exist")
+    return tuple(gaps)
+
+
+def estimate(run: Run, arm: Arm, folder: Path | None) -> Memory:
+    """Bytes before launch, from the checkpoint's files and config; null where the checkpoint is not here."""
+    if folder is None:
+        return Memory(source={"weights_bytes": "unknown: the target's checkpoint is not on this machine"})
+    config: dict[str, Any] = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    tokens = run.engine.max_running_requests * slot_tokens(run)
+    source = {"weights_bytes": "estimate: size of the checkpoint's files", "kv_bytes": "estimate: config times slots"}
+    drafter = _files_bytes(Path(arm.checkpoint.location)) if arm.checkpoint else 0
+    weights = _files_bytes(folder)
+    return Memory(
+        weights_bytes=weights,
+        drafter_weights_bytes=drafter,
+        kv_bytes=tokens * _kv_bytes_per_token(config, run.target.dtype),
+        kv_tokens=tokens,
+        source=source,
+    )
+
+
+def _files_bytes(folder: Path) -> int | None:
+    files = list(folder.glob("*.safetensors"))
+    return sum(file.stat().st_size for file in files) if files else None
+
+
+def _kv_bytes_per_token(config: dict[str, Any], dtype: str) -> int:
+    """Keys and values of every attention layer; recurrent layers keep no per-token cache."""
+    text = config.get("text_config", config)
+    heads = int(text["num_attention_heads"])
+    kinds = text.get("layer_types") or ["full_attention"] * int(text["num_hidden_layers"])
+    layers = sum(kind != "linear_attention" for kind in kinds)
+    head_dim = int(text.get("head_dim") or text["hidden_size"] // heads)
+    kv_heads = int(text.get("num_key_value_heads") or heads)
+    return 2 * layers * kv_heads * head_dim * _BYTES[dtype]

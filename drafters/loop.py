@@ -34,7 +34,7 @@ class Job:
 class Emission:
     """Tokens that one request gained. `drafted` is null for the token that prefill emits.
 
-    `accepted` is the verifier's count and may run past a stop token that cut `tokens` short. `finish`: `stop`, `length` or null.
+    `accepted` is the verifier's count and may run past a stop token that cut `tokens` short. `finish` is `stop` or `length`.
     """
 
     job_id: str

@@ -44,7 +44,7 @@ class Weights:
         return tensor.to(device=self.device, dtype=self.dtype, copy=True)
 
     def optional(self, name: str) -> Tensor | None:
-        return self[name] if name in self else None
+        return None if name not in self._file_of else self[name]
 
     def stacked(self, *names: str) -> Tensor:
         """Several weights with the same input, stacked along the output, so that one product serves them all."""

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from drafters.checkpoint import missing_target, resolve_target
+from drafters.embedded import cache_folder, is_whole
 from harness.config import Arm, Run
 from harness.engines.base import (
     ArmPlan,
@@ -51,13 +52,13 @@ class ReferenceEngine:
 
     @classmethod
     def plan(cls, run: Run, arm: Arm) -> ArmPlan:
-        folder = f"<{run.target.name}>" if _missing_target(run) else str(_folder(run))
+        folder = _folder_without_building(run)
         return ArmPlan(
-            base=tuple(command(run, folder)),
+            base=tuple(command(run, str(folder or f"<{run.target.name}>"))),
             speculation=tuple(speculation(arm)),
             pinned=pinned(run),
             missing=missing(run, arm, _missing_target(run)),
-            memory=estimate(run, arm, None if _missing_target(run) else _folder(run)),
+            memory=estimate(run, arm, folder),
         )
 
     @classmethod
@@ -231,6 +232,16 @@ def _signal_group(pid: int, sign: signal.Signals) -> None:
 def _missing_target(run: Run) -> str | None:
     t = run.target
     return missing_target(t.source, t.location, t.file, t.revision, t.sha256)
+
+
+def _folder_without_building(run: Run) -> Path | None:
+    """The target's folder if it is here; a packaged target may still have to be unpacked, which a plan does not do."""
+    if _missing_target(run):
+        return None
+    if run.target.source == "package" and run.target.sha256:
+        folder = cache_folder(run.target.sha256)
+        return folder if is_whole(folder, run.target.sha256) else None
+    return _folder(run)
 
 
 def _folder(run: Run) -> Path:

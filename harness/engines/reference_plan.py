@@ -105,4 +105,5 @@ def _kv_bytes_per_token(config: dict[str, Any], dtype: str) -> int:
     layers = sum(kind != "linear_attention" for kind in kinds)
     head_dim = int(text.get("head_dim") or text["hidden_size"] // heads)
     kv_heads = int(text.get("num_key_value_heads") or heads)
-    return 2 * layers * kv_heads * head_dim * _BYTES[dtype]
+    size: int = 2 * layers * kv_heads * head_dim * _BYTES[dtype]
+    return size

@@ -1,0 +1,24 @@
+"""Memory of a serving, in bytes."""
+
+from __future__ import annotations
+
+from harness.metrics.rows import Row, Rows, as_map, integer
+from harness.metrics.value import Missing
+
+
+def peak_memory(serving: Row, samples: Rows) -> int | Missing:
+    """Peak bytes as the engine tells; where it does not, the highest sample of its processes' memory."""
+    if (peak := integer(as_map(serving["memory"]).get("peak_bytes"))) is not None:
+        return peak
+    seen = [integer(s["memory_bytes"]) for s in samples if s["serving_id"] == serving["serving_id"]]
+    return max((x for x in seen if x is not None), default=None) or Missing("not_reported")
+
+
+def drafter_memory(serving: Row) -> int | Missing:
+    """Bytes that the drafter alone costs: its weights and its state. Null for plain, and where neither was read."""
+    if integer(serving["draft_budget"]) is None:
+        return Missing("plain_arm")
+    kinds = as_map(serving["memory"])
+    parts = [integer(kinds.get(name)) for name in ("drafter_weights_bytes", "draft_state_bytes")]
+    known = [p for p in parts if p is not None]
+    return sum(known) if known else Missing("not_reported")

@@ -1,0 +1,62 @@
+"""Acceptance by draft position, with its denominators kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from harness.metrics.rows import Row, integer, integers, is_null
+from harness.metrics.value import Maybe, Missing
+
+
+@dataclass(frozen=True, slots=True)
+class PositionRates:
+    """Counts per draft position i (index 0 is the first draft): steps that drafted it, steps that accepted it, and all steps
+    with a draft. Three rates with three denominators; name the one that is shown."""
+
+    accepted: tuple[int, ...]
+    drafted: tuple[int, ...]
+    steps: int
+
+    @property
+    def marginal(self) -> tuple[Maybe, ...]:
+        """`acc_i / S`: share of speculating steps that got at least i drafts accepted."""
+        return tuple(_share(a, self.steps) for a in self.accepted)
+
+    @property
+    def conditional(self) -> tuple[Maybe, ...]:
+        """`acc_i / drafted_i`: the same among the steps that drafted so deep."""
+        return tuple(_share(a, d) for a, d in zip(self.accepted, self.drafted, strict=True))
+
+    @property
+    def ratio(self) -> tuple[Maybe, ...]:
+        """`acc_i / acc_(i-1)`: given that everything before was accepted; the first is over S."""
+        return tuple(_share(a, before) for a, before in zip(self.accepted, (self.steps, *self.accepted), strict=False))
+
+
+def _share(part: int, whole: int) -> Maybe:
+    return part / whole if whole else Missing("no_steps")
+
+
+def position_rate(rows: Iterable[Row], budget: int | None) -> PositionRates | Missing:
+    """Acceptance by draft position from the per-step counts, delivered drafts only: what the engine accepted past the end of a
+    request is cut from its last step. Null unless every request has per-step counts."""
+    if budget is None:
+        return Missing("plain_arm")
+    accepted, drafted, steps = [0] * budget, [0] * budget, 0
+    for row in rows:
+        if is_null(row["step_drafted"]) or is_null(row["step_accepted"]):
+            return Missing("not_reported")
+        for offered, kept in zip(integers(row["step_drafted"]), _delivered(row), strict=True):
+            steps += offered > 0
+            drafted = [n + (i < offered) for i, n in enumerate(drafted)]
+            accepted = [n + (i < kept) for i, n in enumerate(accepted)]
+    return PositionRates(tuple(accepted), tuple(drafted), steps) if steps else Missing("no_steps")
+
+
+def _delivered(row: Row) -> list[int]:
+    """Accepted drafts of every step, less the overshoot of the last one."""
+    kept, total = integers(row["step_accepted"]), integer(row["accepted"])
+    if kept and total is not None:
+        kept[-1] -= sum(kept) - total
+    return kept

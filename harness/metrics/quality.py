@@ -1,0 +1,74 @@
+"""Whether two arms did the same work: failures, lengths, endings, repetition."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+import numpy as np
+
+from harness.metrics.rows import Row, Rows, integers, outcome, prompt_key, succeeded
+from harness.metrics.value import Maybe, Missing, mean
+
+LENGTH_LIMIT = 0.01
+
+
+def error_rate(rows: Rows) -> Maybe:
+    """Share of measured requests that failed or ended without a token. They are in no time metric."""
+    outcomes = [outcome(row) for row in rows if row["phase"] == "measured"]
+    return sum(o != "ok" for o in outcomes) / len(outcomes) if outcomes else Missing("no_requests")
+
+
+def eos_share(rows: Rows) -> Maybe:
+    """Share of successful requests that ended at a stop token."""
+    return mean([float(row["finish"] == "stop") for row in succeeded(rows)])
+
+
+def cap_hit_rate(rows: Rows) -> Maybe:
+    """Share of successful requests that were cut by max_tokens."""
+    return mean([float(row["finish"] == "length") for row in succeeded(rows)])
+
+
+def repetition_score(row: Row, n: int = 4) -> Maybe:
+    """Share of a request's n-grams of token ids that occurred before in it: 0 when all are new, towards 1 in a loop."""
+    tokens = integers(row["token_ids"])
+    grams = [tuple(tokens[i : i + n]) for i in range(len(tokens) - n + 1)]
+    return 1 - len(set(grams)) / len(grams) if grams else Missing("too_short")
+
+
+def stopped_early(row: Row, stop_ids: Collection[int]) -> bool:
+    """True for a fixed-length request that delivered a stop token before its end: its tail is degenerate text."""
+    return bool(row["ignore_eos"]) and any(token in stop_ids for token in integers(row["token_ids"])[:-1])
+
+
+@dataclass(frozen=True, slots=True)
+class LengthParity:
+    """Difference in output length per prompt: median of |difference| / plain length, and the share of prompts that differ.
+
+    `fixed`: all outputs were forced to a length, so parity holds by construction and the text's tail is degenerate.
+    """
+
+    median: float
+    mismatched: float
+    prompts: int
+    fixed: bool
+
+    @property
+    def comparable(self) -> bool:
+        """Whether latencies may be compared: forced lengths, or a median difference of at most 1 %."""
+        return self.fixed or self.median <= LENGTH_LIMIT
+
+
+def length_parity(plain: Rows, arm: Rows) -> LengthParity | Missing:
+    """Parity of output lengths over the (block, prompt) that succeeded in both arms."""
+    lengths = {_pair_key(row): int(row["output_tokens"]) for row in succeeded(plain)}
+    pairs = [(lengths[key], row) for row in succeeded(arm) if (key := _pair_key(row)) in lengths]
+    if not pairs:
+        return Missing("no_pairs")
+    off = [abs(int(row["output_tokens"]) - length) / length for length, row in pairs]
+    fixed = all(bool(row["ignore_eos"]) for _, row in pairs)
+    return LengthParity(float(np.median(off)), float(np.mean([o > 0 for o in off])), len(pairs), fixed)
+
+
+def _pair_key(row: Row) -> tuple[int, int, str, str]:
+    return int(row["block"]), int(row["concurrency"]), *prompt_key(row)

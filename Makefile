@@ -1,0 +1,66 @@
+# One command: make bench. Every target makes the environment first if it is not there yet.
+RIG ?= cpu_smollm2
+PROTOCOL ?=
+CONCURRENCY ?=
+ARGS ?=
+RUN ?=
+
+PYTHON ?= python3
+TORCH ?= torch==2.13.0
+TORCH_ARGS ?=
+export PYTHON TORCH TORCH_ARGS
+
+VENV := .venv
+PY := $(VENV)/bin/python
+ENV_KEY := $(shell { cat pyproject.toml scripts/environment.sh; echo '$(PYTHON) $(TORCH) $(TORCH_ARGS)'; } | cksum | cut -d' ' -f1)
+STAMP := $(VENV)/.samerig-$(ENV_KEY)
+OVERRIDES = $(if $(PROTOCOL),protocol=$(PROTOCOL)) $(if $(CONCURRENCY),'concurrency=[$(CONCURRENCY)]')
+
+.DEFAULT_GOAL := help
+.PHONY: help env bench sweep plan report test lint perf gpu-check notebooks clean
+
+help: ## list the targets and variables
+	@grep -hE '^[a-z-]+:.*## ' Makefile | awk -F ':.*## ' '{ printf "  make %-10s %s\n", $$1, $$2 }'
+	@echo
+	@echo '  RIG=cpu_smollm2  PROTOCOL=smoke|screen|claim  CONCURRENCY=1,8,32  ARGS="key=value ..."  RUN=name'
+	@echo '  PYTHON=python3.12  TORCH=torch==2.13.0  TORCH_ARGS="pip arguments for torch"'
+
+env: $(STAMP) ## make the environment (.venv)
+$(STAMP):
+	@bash scripts/environment.sh $(VENV) $(STAMP)
+
+bench: $(STAMP) ## measure RIG: make bench RIG=cpu_smollm2 PROTOCOL=smoke ARGS="draft_budget=3"
+	@$(VENV)/bin/samerig bench $(RIG) $(OVERRIDES) $(ARGS)
+
+sweep: $(STAMP) ## several points: make sweep CONCURRENCY=1,8,32 ARGS="draft_budget=1,3,7" (concurrency inside one serving)
+	@$(VENV)/bin/samerig bench $(RIG) -m $(OVERRIDES) $(ARGS)
+
+plan: $(STAMP) ## say what bench would run and what is missing here; run nothing
+	@$(VENV)/bin/samerig plan $(RIG) $(OVERRIDES) $(ARGS)
+
+report: $(STAMP) ## print the table of RUN (default: the newest)
+	@$(VENV)/bin/samerig report $(RUN)
+
+test: $(STAMP) ## run the tests: make test ARGS="-k compose"
+	@$(PY) -m pytest $(ARGS)
+
+lint: $(STAMP) ## ruff and mypy
+	@$(VENV)/bin/ruff check .
+	@$(VENV)/bin/ruff format --check .
+	@$(VENV)/bin/mypy
+
+perf: $(STAMP) ## speed of the reference engine and overhead of the harness, in one run with ratios
+	@$(PY) -m perf $(ARGS)
+
+gpu-check: $(STAMP) ## the checks that need an NVIDIA GPU (under 8 minutes); says so where there is none
+	@$(PY) -m perf.gpu_check $(ARGS)
+
+notebooks: $(STAMP) ## execute notebooks/*.py into .ipynb
+	@if ls notebooks/*.py >/dev/null 2>&1; then \
+		$(PY) -m pip install --quiet --disable-pip-version-check -e '.[notebooks]' && \
+		$(PY) -m jupytext --to ipynb --execute notebooks/*.py; \
+	else echo "no notebooks yet: notebooks/ has no .py source"; fi
+
+clean: ## remove the environment and caches, never results
+	rm -rf $(VENV) build .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info
+	find . -name __pycache__ -type d -not -path './results/*' -prune -exec rm -rf {} +

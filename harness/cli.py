@@ -1,0 +1,212 @@
+"""The command line: `samerig bench | plan | rigs | report`. Help is instant: nothing heavy is imported until a command runs."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+
+if TYPE_CHECKING:
+    from harness.compose import ComposedRun
+
+RESULTS = Path("results")
+TRACEBACK = "SAMERIG_TRACEBACK"
+
+BENCH_EXAMPLES = """examples:
+  samerig bench cpu_smollm2                             the whole comparison, about ten minutes on two cores
+  samerig bench cpu_smollm2 protocol=smoke              does it run? under two minutes
+  samerig bench cpu_smollm2 concurrency=1,8,32          three levels, measured inside each serving
+  samerig bench cpu_smollm2 -m draft_budget=1,3,7       three jobs; each measures plain again
+  samerig bench ./my_rig.yaml sampler.temperature=0.7   a rig file from anywhere; groups come from rigs/
+  samerig bench h200_qwen27b -m draft_budget=3,7 hydra/launcher=submitit_slurm
+                                                        jobs through a Hydra launcher plugin, if installed
+
+An interrupted run is resumed by the same command. To start anew: --fresh."""
+
+PLAN_EXAMPLES = """examples:
+  samerig plan cpu_smollm2                              what bench would run, what is pinned, what is missing
+  samerig plan h200_qwen27b engine=sglang               the same rig on another engine
+  samerig plan cpu_smollm2 concurrency=1,8 draft_budget=7
+
+Runs nothing. Exit code 1 if something is missing on this machine."""
+
+RIGS_EXAMPLES = """examples:
+  samerig rigs                                          one line for each rig in rigs/"""
+
+REPORT_EXAMPLES = """examples:
+  samerig report results/cpu_smollm2-20260101-120000-0f345d
+  samerig report cpu_smollm2-20260101-120000-0f345d     the same, looked up in results/
+  samerig report results/one results/two                several runs, one after the other
+  samerig report                                        the newest run"""
+
+TOP = f"""examples:
+  samerig rigs
+  samerig plan cpu_smollm2
+  samerig bench cpu_smollm2 protocol=smoke
+  samerig COMMAND --help                                more examples
+
+{TRACEBACK}=1 in the environment shows where an error came from."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit code: 0 done, 1 something is missing or a job failed, 2 an error, 130 interrupted."""
+    args = parse(sys.argv[1:] if argv is None else argv)
+    try:
+        code: int = args.command(args)
+    except KeyboardInterrupt:
+        print("stopped; complete cells are kept, the same command resumes", file=sys.stderr)
+        return 130
+    except (ValueError, RuntimeError, OSError) as error:
+        if os.environ.get(TRACEBACK):
+            raise
+        print(f"error: {one_line(error)}", file=sys.stderr)
+        return 2
+    return code
+
+
+def one_line(error: BaseException) -> str:
+    """An error's text on one line; its type when it has no text."""
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+def parse(argv: Sequence[str]) -> argparse.Namespace:
+    """Arguments; overrides may stand on both sides of options."""
+    parser = _parser()
+    args, rest = parser.parse_known_args(argv)
+    if strange := [word for word in rest if word.startswith("-") or not hasattr(args, "overrides")]:
+        parser.error(f"unknown argument {strange[0]}; see samerig {argv[0]} --help")
+    if rest:
+        args.overrides += rest
+    return args
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="samerig",
+        description="A controlled comparison of speculative-decoding drafters: same rig, one variable.",
+        epilog=TOP,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    bench = _command(commands, "bench", "measure a rig: all arms, plain included, take turns in every block", BENCH_EXAMPLES)
+    _add_rig(bench)
+    bench.add_argument("-m", "--multirun", action="store_true", help="sweep: a comma list in an override makes one job each")
+    bench.add_argument("--fresh", action="store_true", help="start a new run even if an unfinished one could be resumed")
+    bench.set_defaults(command=_bench)
+    plan = _command(commands, "plan", "say what bench would run and what is missing here; run nothing", PLAN_EXAMPLES)
+    _add_rig(plan)
+    plan.set_defaults(command=_plan)
+    _command(commands, "rigs", "list the rigs", RIGS_EXAMPLES).set_defaults(command=_rigs)
+    report = _command(commands, "report", "print the table of a run", REPORT_EXAMPLES)
+    report.add_argument(
+        "run", nargs="*", metavar="RUN", help="folder of a run, or its name in the results folder (default: the newest)"
+    )
+    _add_results(report)
+    report.set_defaults(command=_report)
+    return parser
+
+
+def _command(
+    commands: argparse._SubParsersAction[argparse.ArgumentParser], name: str, text: str, examples: str
+) -> argparse.ArgumentParser:
+    return commands.add_parser(
+        name, help=text, description=text, epilog=examples, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+
+
+def _add_rig(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("rig", metavar="RIG", help="name of a rig (samerig rigs), or the path of a rig file")
+    parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="Hydra overrides of the rig")
+    _add_results(parser)
+
+
+def _add_results(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--results", type=Path, default=RESULTS, metavar="DIR", help="results folder (default: results)")
+
+
+def _rigs(args: argparse.Namespace) -> int:
+    from harness.rigs import list_rigs
+
+    rigs = list_rigs()
+    width = max((len(name) for name, _ in rigs), default=0)
+    for name, summary in rigs:
+        print(f"{name:<{width}}  {summary}")
+    return 0
+
+
+def _plan(args: argparse.Namespace) -> int:
+    from harness.compose import compose_run
+    from harness.plan import plan_run, print_plan
+
+    plan = plan_run(compose_run(args.rig, args.overrides), args.results)
+    print_plan(plan, Console(highlight=False))
+    return 1 if plan.missing else 0
+
+
+def _report(args: argparse.Namespace) -> int:
+    from harness.report import print_report
+
+    for folder in [_run_folder(run, args.results) for run in args.run] or [_newest(args.results)]:
+        print_report(folder, Console(highlight=False))
+    return 0
+
+
+def _newest(results: Path) -> Path:
+    runs = [path.parent for path in results.glob("*/run.json")]
+    if not runs:
+        raise ValueError(f"no run in {results}/ yet; measure one with: samerig bench RIG")
+    return max(runs, key=lambda folder: (folder / "run.json").stat().st_mtime)
+
+
+def _run_folder(run: str, results: Path) -> Path:
+    """A path, or a name in the results folder. Raises ValueError with near matches."""
+    from harness.config_errors import near
+
+    for folder in (Path(run), results / run):
+        if folder.is_dir():
+            return folder
+    names = [path.parent.name for path in results.glob("*/run.json")]
+    raise ValueError(f"run '{run}': no such folder, nor in {results}/; {near(run, names)}")
+
+
+def _bench(args: argparse.Namespace) -> int:
+    jobs = _jobs(args)
+    if len(jobs) == 1:
+        bench_and_report(jobs[0], args.results, args.fresh)
+        return 0
+    from harness.sweep import run_jobs
+
+    return run_jobs(args.rig, args.overrides, args.results, args.fresh)
+
+
+def _jobs(args: argparse.Namespace) -> list[ComposedRun]:
+    """Every job, composed and checked against this machine, before the first one starts."""
+    from harness.compose import ConfigError, compose_run, expand_sweep
+    from harness.plan import plan_run, require_nothing_missing
+
+    jobs = []
+    for overrides in expand_sweep(args.rig, args.overrides) if args.multirun else [args.overrides]:
+        try:
+            composed = compose_run(args.rig, overrides)
+            require_nothing_missing(plan_run(composed, args.results))
+        except ConfigError as error:
+            raise ConfigError(f"job {' '.join(overrides)}: {error}" if args.multirun else str(error)) from None
+        jobs.append(composed)
+    return jobs
+
+
+def bench_and_report(composed: ComposedRun, results: Path, fresh: bool) -> Path:
+    """Measure one run, print its table and where its files are; returns its folder."""
+    from harness.report import print_report
+    from harness.run import bench
+
+    console = Console(highlight=False)
+    folder: Path = bench(composed, results, fresh=fresh, console=console)
+    print_report(folder, console)
+    console.print(f"files: {folder}", soft_wrap=True)
+    return folder

@@ -1,0 +1,153 @@
+"""What a run would do, said before anything is launched: commands, what is pinned, memory, order, size, and what is missing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.markup import escape
+
+from harness.compose import ComposedRun, ConfigError, load_dotted, missing_parts
+from harness.config import Run
+from harness.engines.base import ArmPlan, Memory
+from harness.estimate import estimate_seconds, last_pace
+from harness.schedule import arms_with_control, plan_servings
+from harness.workloads import check_workload, prompt_count
+
+MEMORY_KINDS = {
+    "weights_bytes": "target weights",
+    "drafter_weights_bytes": "drafter weights",
+    "kv_bytes": "KV cache",
+    "draft_state_bytes": "draft state",
+    "graph_bytes": "CUDA graphs",
+    "peak_bytes": "peak",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One run, unlaunched. `arms` is empty when the engine's adapter is missing; `seconds` is null when unknown."""
+
+    composed: ComposedRun
+    arms: dict[str, ArmPlan]
+    missing: tuple[str, ...]
+    seconds: float | None
+    pace_from: str | None
+
+
+def plan_run(composed: ComposedRun, results: Path) -> Plan:
+    """Asks the engine's adapter what it would run for each arm. Launches nothing; `results` is searched for an earlier pace."""
+    run = composed.run
+    arms = _arm_plans(run)
+    lacking = (*missing_parts(run), *check_workload(run), *_lacking(arms))
+    pace = last_pace(run, results)
+    seconds = estimate_seconds(run, pace) if pace else None
+    return Plan(composed, arms, tuple(dict.fromkeys(lacking)), seconds, pace.run_id if pace else None)
+
+
+def _arm_plans(run: Run) -> dict[str, ArmPlan]:
+    try:
+        adapter = load_dotted(run.engine.adapter)
+    except ConfigError:
+        return {}  # told by missing_parts
+    return {name: adapter.plan(run, arm) for name, arm in arms_with_control(run).items()}
+
+
+def _lacking(arms: dict[str, ArmPlan]) -> list[str]:
+    """What the adapters miss, each item once, with the arms that need it unless all do."""
+    items: dict[str, list[str]] = {}
+    for name, arm in arms.items():
+        for item in arm.missing:
+            items.setdefault(item, []).append(name)
+    return [item if len(names) == len(arms) else f"{item} (arm {', '.join(names)})" for item, names in items.items()]
+
+
+def require_nothing_missing(plan: Plan) -> None:
+    """Raises ConfigError with the first thing that this machine lacks for the run."""
+    if plan.missing:
+        more = len(plan.missing) - 1
+        rest = f" (and {more} more: samerig plan {plan.composed.rig})" if more else ""
+        raise ConfigError(f"missing: {plan.missing[0]}{rest}")
+
+
+def print_plan(plan: Plan, console: Console) -> None:
+    """The plan as text: per arm, then the schedule, then what is missing."""
+    run = plan.composed.run
+    console.print(f"[bold]{run.name}[/]  {escape(run.summary)}", soft_wrap=True)
+    console.print(f"config {plan.composed.config_hash[:12]}   runs nothing: this is what [bold]bench[/] would do\n")
+    for name, arm in plan.arms.items():
+        _print_arm(name, arm, console)
+    _print_pinned(plan.arms, console)
+    _print_schedule(plan, console)
+    for item in plan.missing:
+        console.print(f"[red]missing[/]: {escape(item)}", soft_wrap=True)
+    if not plan.missing:
+        console.print("[green]nothing is missing on this machine[/]")
+
+
+def _print_arm(name: str, arm: ArmPlan, console: Console) -> None:
+    console.print(f"[bold cyan]{escape(name)}[/]")
+    console.print("  base         " + escape(" ".join(arm.base)), soft_wrap=True)
+    console.print("  speculation  " + escape(" ".join(arm.speculation) or "none"), soft_wrap=True)
+    console.print("  memory       " + (memory_line(arm.memory) or "no estimate") + "\n", soft_wrap=True)
+
+
+def memory_line(memory: Memory) -> str:
+    """Estimated bytes by kind, with a readable unit; kinds that the engine cannot estimate are left out."""
+    known = [(label, getattr(memory, kind)) for kind, label in MEMORY_KINDS.items() if getattr(memory, kind) is not None]
+    parts = [f"{label} {readable(size)} ({size} bytes)" for label, size in known]
+    parts += [f"KV capacity {memory.kv_tokens} tokens"] if memory.kv_tokens is not None else []
+    return "estimate: " + ", ".join(parts) if parts else ""
+
+
+def readable(size: int) -> str:
+    """Bytes with a binary unit: 1536 is 1.5 KiB."""
+    value = float(size)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if value < 1024:
+            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1024
+    return f"{value:.1f} TiB"
+
+
+def _print_pinned(arms: dict[str, ArmPlan], console: Console) -> None:
+    """Factors held equal, once; one that an arm's adapter pins differently is shown per arm."""
+    if not arms:
+        return
+    console.print("[bold]pinned[/] (equal for every arm)")
+    for factor in dict.fromkeys(factor for arm in arms.values() for factor in arm.pinned):
+        values = {name: arm.pinned.get(factor, "not pinned") for name, arm in arms.items()}
+        if len({repr(value) for value in values.values()}) == 1:
+            console.print(f"  {escape(factor)} = {escape(str(next(iter(values.values()))))}")
+        else:
+            told = ", ".join(f"{name} {value}" for name, value in values.items())
+            console.print(f"  {escape(factor)} [yellow]differs[/]: {escape(told)}")
+    console.print()
+
+
+def _print_schedule(plan: Plan, console: Console) -> None:
+    run = plan.composed.run
+    servings = plan_servings(run, code_hash="")
+    console.print(f"[bold]order[/] (protocol {escape(run.protocol.name)})")
+    for block in range(run.protocol.blocks):
+        order = [serving.arm_name for serving in servings if serving.block == block]
+        console.print(f"  block {block + 1}: {escape(' -> '.join(order))}")
+    levels = ", ".join(str(level) for level in run.concurrency)
+    cells = [cell for serving in servings for cell in serving.cells]
+    requests = sum(prompt_count(run.protocol, cell.concurrency) for cell in cells)
+    warmups = run.protocol.warmup_prompts
+    console.print(
+        f"  {len(servings)} servings, {len(cells)} cells ({len(run.workload.sets)} prompt sets x concurrency {levels}), "
+        f"{requests} measured requests; every serving also warms up on {warmups} other prompt{'s' if warmups != 1 else ''}",
+        soft_wrap=True,
+    )
+    console.print(f"  time: {_time(plan)}\n", soft_wrap=True)
+
+
+def _time(plan: Plan) -> str:
+    if plan.seconds is None:
+        return "unknown; no earlier run of this machine, engine and target at these concurrency levels in the results folder"
+    minutes = plan.seconds / 60
+    told = f"{plan.seconds:.0f} s" if minutes < 2 else f"{minutes:.0f} min" if minutes < 120 else f"{minutes / 60:.1f} h"
+    return f"about {told}, estimated from {plan.pace_from}"

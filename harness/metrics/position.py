@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -43,15 +44,20 @@ def position_rate(rows: Iterable[Row], budget: int | None) -> PositionRates | Mi
     request is cut from its last step. Null unless every request has per-step counts."""
     if budget is None:
         return Missing("plain_arm")
-    accepted, drafted, steps = [0] * budget, [0] * budget, 0
+    offered: Counter[int] = Counter()
+    kept: Counter[int] = Counter()
     for row in rows:
         if is_null(row["step_drafted"]) or is_null(row["step_accepted"]):
             return Missing("not_reported")
-        for offered, kept in zip(integers(row["step_drafted"]), _delivered(row), strict=True):
-            steps += offered > 0
-            drafted = [n + (i < offered) for i, n in enumerate(drafted)]
-            accepted = [n + (i < kept) for i, n in enumerate(accepted)]
-    return PositionRates(tuple(accepted), tuple(drafted), steps) if steps else Missing("no_steps")
+        offered.update(integers(row["step_drafted"]))
+        kept.update(_delivered(row))
+    accepted, drafted = _at_least(kept, budget), _at_least(offered, budget)
+    return PositionRates(accepted, drafted, drafted[0]) if drafted[0] else Missing("no_steps")
+
+
+def _at_least(counts: Counter[int], budget: int) -> tuple[int, ...]:
+    """Steps with 1 or more, 2 or more, ... up to the budget."""
+    return tuple(sum(n for value, n in counts.items() if value > i) for i in range(budget))
 
 
 def _delivered(row: Row) -> list[int]:

@@ -60,6 +60,9 @@ def prompt_key(row: Row) -> tuple[str, str]:
 
 
 def common_prompts(arms: Mapping[str, Rows]) -> set[tuple[int, str, str]]:
-    """(block, set, prompt) that succeeded in every arm; a comparison uses these alone and shows the failures beside it."""
-    keys = [{(int(row["block"]), *prompt_key(row)) for row in succeeded(rows)} for rows in arms.values()]
-    return set.intersection(*keys) if keys else set()
+    """(block, set, prompt) that failed in no arm: every arm is judged on these alone, with the failures shown beside it."""
+    rows = [row for arm in arms.values() for row in arm if row["phase"] == "measured"]
+    keys = {outcome(row) == "ok": set[tuple[int, str, str]]() for row in rows}
+    for row in rows:
+        keys[outcome(row) == "ok"].add((int(row["block"]), *prompt_key(row)))
+    return keys.get(True, set()) - keys.get(False, set())

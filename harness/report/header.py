@@ -1,0 +1,93 @@
+"""What was measured, on what, in which way: the lines above the table."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from rich.table import Table
+
+from harness.metrics import as_map
+from harness.report.run import FinishedRun
+
+
+def header(run: FinishedRun) -> Table:
+    """Two columns, name and value; wraps to the console."""
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="dim", no_wrap=True)
+    grid.add_column(overflow="fold")
+    for name, value in header_lines(run):
+        grid.add_row(name, value)
+    return grid
+
+
+def header_lines(run: FinishedRun) -> list[tuple[str, str]]:
+    """Rig, target, engine, machine, sampler, stop rule, protocol and run, each in words."""
+    config = run.config
+    lines = [
+        ("rig", f"{config['name']}: {config['summary']}"),
+        ("target", _target(config["target"])),
+        ("engine", _engine(run)),
+        ("machine", _machine(run)),
+        ("sampling", f"{_sampler(config['sampler'])} · {_stop(config['workload'])}"),
+        ("protocol", _protocol(run)),
+        ("run", run.run_id),
+    ]
+    done, asked = run.cells()
+    return lines if done >= asked else [*lines, ("incomplete", f"incomplete: {done} of {asked} cells")]
+
+
+def _target(target: dict[str, Any]) -> str:
+    return f"{target['name']} · {target['dtype']} · weights {target['quantization']} · context {target['context']}"
+
+
+def _engine(run: FinishedRun) -> str:
+    engine = run.config["engine"]
+    name = str(engine["adapter"]).split(".")[-2]
+    build = as_map(run.servings[0]["versions"]) if run.servings else {}
+    version = build.get(name) or build.get("torch")
+    label = f"{name} {build[name]}" if name in build else name + (f" (torch {version})" if version else "")
+    cache = "on" if engine["prefix_cache"] else "off"
+    return (
+        f"{label} · graphs {engine['graphs']} · KV {engine['kv_tokens']} tokens {engine['kv_dtype']}"
+        f" · cap {engine['max_running_requests']} · prefix cache {cache}"
+    )
+
+
+def _machine(run: FinishedRun) -> str:
+    facts = {k: _plain(v) for k, v in as_map(run.servings[0]["host"]).items()} if run.servings else {}
+    parts = [str(v) for k, v in facts.items() if k in ("gpu_name", "cpu_model")]
+    if cores := facts.get("usable_cores") or facts.get("physical_cores"):
+        parts.append(f"{cores} cores")
+    if memory := facts.get("memory_bytes"):
+        parts.append(f"{int(memory) / 2**30:.0f} GiB")
+    return " · ".join(parts) or str(run.config["machine"]["kind"])
+
+
+def _plain(text: Any) -> Any:
+    """A JSON scalar's value."""
+    try:
+        return json.loads(text)
+    except (TypeError, ValueError):
+        return text
+
+
+def _sampler(sampler: dict[str, Any]) -> str:
+    if sampler["temperature"] == 0:
+        return "greedy"
+    return f"T={sampler['temperature']:g} top_p={sampler['top_p']:g} top_k={sampler['top_k']} seed={sampler['seed']}"
+
+
+def _stop(workload: dict[str, Any]) -> str:
+    if workload["stop"] == "fixed":
+        return "stop fixed: every output forced to its limit, its tail is degenerate text"
+    return "stop natural: answers end at a stop token or their limit"
+
+
+def _protocol(run: FinishedRun) -> str:
+    protocol, blocks = run.config["protocol"], run.blocks()
+    load = "closed loop" if protocol["load"] == "closed" else f"open loop {protocol['rate_rps']:g}/s"
+    count = (
+        f"{blocks} of {protocol['blocks']} blocks" if blocks != protocol["blocks"] else f"{blocks} block{'s'[: blocks != 1]}"
+    )
+    return f"{protocol['name']} · {count} · {protocol['prompts_per_set']} prompts a set · {load}"

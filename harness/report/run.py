@@ -1,0 +1,97 @@
+"""One run as the report reads it: the rows, the configuration that was saved beside them, and who is compared with whom."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from harness.control import Control, Side, compare
+from harness.metrics import Row, Rows, integer, rows_of
+from harness.store import read_tables
+
+
+@dataclass(frozen=True, slots=True)
+class FinishedRun:
+    """A run folder in memory; unfinished ones too. `config` is config.yaml, `facts` is run.json."""
+
+    run_id: str
+    config: Mapping[str, Any]
+    facts: Mapping[str, Any]
+    servings: Rows
+    requests: Rows
+    steps: Rows
+    samples: Rows
+
+    @property
+    def methods(self) -> dict[str, str]:
+        """Method of every arm that was launched: the configured order, then others (the A/A arm)."""
+        found = {str(row["arm"]): str(row["method"]) for row in self.servings}
+        names = [name for name in self.config["arms"] if name in found]
+        return {name: found[name] for name in [*names, *sorted(found.keys() - set(names))]}
+
+    @property
+    def plain(self) -> str | None:
+        """The arm that others are compared with: the first plain one."""
+        return next((name for name, method in self.methods.items() if method == "plain"), None)
+
+    @property
+    def a_a(self) -> str | None:
+        """A second plain arm, whose difference from plain is the noise floor."""
+        return next((name for name, method in self.methods.items() if method == "plain" and name != self.plain), None)
+
+    def budget(self, arm: str) -> int | None:
+        return next((integer(row["draft_budget"]) for row in self.servings if row["arm"] == arm), None)
+
+    def blocks(self) -> int:
+        return len({int(row["block"]) for row in self.requests if row["phase"] == "measured"})
+
+    def cells(self) -> tuple[int, int]:
+        """Cells that were measured, and cells that the configuration asks for."""
+        done = {str(row["cell_id"]) for row in self.requests if row["phase"] == "measured"}
+        arms = len(self.config["arms"]) + bool(self.config["protocol"]["a_a"])
+        sets, levels = self.config["workload"]["sets"], self.config["concurrency"]
+        return len(done), int(self.config["protocol"]["blocks"]) * arms * len(sets) * len(levels)
+
+    def measured(self, concurrency: int, classes: tuple[str, ...]) -> dict[str, list[Row]]:
+        """Measured rows of every arm at one concurrency over some content classes."""
+        found: dict[str, list[Row]] = {name: [] for name in self.methods}
+        for row in self.requests:
+            if row["phase"] == "measured" and row["concurrency"] == concurrency and row["content_class"] in classes:
+                found[str(row["arm"])].append(row)
+        return found
+
+    def levels(self) -> list[int]:
+        return sorted({int(row["concurrency"]) for row in self.requests if row["phase"] == "measured"})
+
+    def classes(self, concurrency: int) -> list[str]:
+        """Content classes measured at this concurrency, in the order of the rows."""
+        rows = (r for r in self.requests if r["phase"] == "measured" and r["concurrency"] == concurrency)
+        return list(dict.fromkeys(str(row["content_class"]) for row in rows))
+
+    def side(self, arm: str) -> Side:
+        return Side(*(tuple(r for r in t if r["arm"] == arm) for t in (self.servings, self.requests, self.steps, self.samples)))
+
+    def control(self, arm: str, concurrency: int) -> Control | None:
+        """The audit of an arm against plain; null for plain itself, or without one."""
+        return None if self.plain in (None, arm) else compare(self.side(str(self.plain)), self.side(arm), concurrency)
+
+
+def read_run(folder: Path) -> FinishedRun:
+    """Read a run folder. Raises FileNotFoundError when it holds no run."""
+    tables = read_tables(folder)
+    config = yaml.safe_load((folder / "config.yaml").read_text("utf-8"))
+    facts = json.loads((folder / "run.json").read_text("utf-8"))
+    return FinishedRun(
+        folder.name,
+        config,
+        facts,
+        rows_of(tables.servings),
+        rows_of(tables.requests),
+        rows_of(tables.steps),
+        rows_of(tables.samples),
+    )

@@ -1,0 +1,263 @@
+"""Every number of a run, tidy: one line per (content class, concurrency, arm, metric). The table prints nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from harness import metrics as m
+from harness.control import Control
+from harness.metrics import AcceptanceRate, Maybe, Missing, Percentiles, Row, Rows
+from harness.report.run import FinishedRun, read_run
+from harness.speedup import decode_speedup, latency_speedup, output_speedup
+from harness.stats import Speedup, judge, noise_floor, ratio_interval
+
+ALL = "all"
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """One number with what it takes to read it. `value` null has its reason in `note`; `low` and `high` are a 95 % interval.
+
+    `budget` is K where the metric depends on it; `n` counts what `of` names.
+    """
+
+    content_class: str
+    concurrency: int
+    arm: str
+    metric: str
+    value: float | None
+    unit: str = ""
+    n: int | None = None
+    of: str = ""
+    low: float | None = None
+    high: float | None = None
+    budget: int | None = None
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One line of the table: an arm on some content classes at one concurrency, every arm's rows beside it.
+
+    `arms` holds all measured rows; `rows` this arm's on prompts that failed in no arm.
+    """
+
+    run: FinishedRun
+    label: str
+    concurrency: int
+    arm: str
+    arms: dict[str, list[Row]]
+    control: Control | None
+
+    @property
+    def rows(self) -> list[Row]:
+        kept = m.common_prompts(self.arms)
+        return [r for r in self.arms[self.arm] if (int(r["block"]), *m.prompt_key(r)) in kept]
+
+    @property
+    def budget(self) -> int | None:
+        return self.run.budget(self.arm)
+
+    def number(self, metric: str, value: Maybe | int | None, unit: str, n: int | None, of: str) -> Number:
+        missing = value.reason if isinstance(value, Missing) else ""
+        found = None if isinstance(value, Missing) or value is None else float(value)
+        return Number(self.label, self.concurrency, self.arm, metric, found, unit, n, of, note=missing)
+
+
+def summary(folder: Path) -> pd.DataFrame:
+    """All numbers of a run folder, one line each, with the columns of `Number` and the run's id."""
+    run = read_run(folder)
+    frame = pd.DataFrame([asdict(number) for cell in cells(run) for number in numbers(cell)])
+    frame.insert(0, "run_id", run.run_id)
+    return frame
+
+
+def cells(run: FinishedRun) -> Iterator[Cell]:
+    """Every line of the table in its order: by concurrency, content class (then all of them), arm."""
+    for concurrency in run.levels():
+        controls = {arm: run.control(arm, concurrency) for arm in run.methods}
+        classes = run.classes(concurrency)
+        groups = [(name, (name,)) for name in classes] + ([(ALL, tuple(classes))] if len(classes) > 1 else [])
+        for label, members in groups:
+            arms = run.measured(concurrency, members)
+            for arm in run.methods:
+                yield Cell(run, label, concurrency, arm, arms, controls[arm])
+
+
+def numbers(cell: Cell) -> list[Number]:
+    """All numbers of one line."""
+    return [*_throughput(cell), *_speedups(cell), *_times(cell), *_acceptance(cell), *_memory(cell), *_quality(cell)]
+
+
+def _throughput(cell: Cell) -> Iterator[Number]:
+    parts = list(_by_cell(cell.arms[cell.arm]).values())
+    found: tuple[tuple[str, Callable[[Rows], m.Throughput | Missing]], ...] = (
+        ("output_tps", lambda rows: m.output_tps(rows, cell.concurrency)),
+        ("output_tps_end_to_end", m.output_tps_end_to_end),
+    )
+    for name, rate in found:
+        pooled = m.pool_throughput([rate(rows) for rows in parts])
+        value = pooled if isinstance(pooled, Missing) else pooled.tps
+        yield cell.number(name, value, "tok/s", len(parts), "cells")
+    peaks = [p for p in (m.peak_tps(rows, cell.concurrency) for rows in parts) if not isinstance(p, Missing)]
+    yield cell.number("peak_tps", max(peaks) if peaks else Missing("no_requests"), "tok/s", len(peaks), "cells")
+
+
+def _by_cell(rows: Rows) -> dict[str, list[Row]]:
+    found: dict[str, list[Row]] = {}
+    for row in rows:
+        found.setdefault(str(row["cell_id"]), []).append(row)
+    return found
+
+
+def _speedups(cell: Cell) -> Iterator[Number]:
+    run, plain = cell.run, cell.run.plain
+    if plain is None or cell.arm == plain:
+        return
+    budgets = {arm: run.budget(arm) for arm in run.methods}
+    ours, base = output_speedup(cell.arms, cell.arm, plain, cell.concurrency), cell.run.a_a
+    floor = noise_floor(output_speedup(cell.arms, base, plain, cell.concurrency)) if base else 0.0
+    yield _speedup(cell, "speedup", ours, floor)
+    yield _speedup(cell, "decode_speedup", decode_speedup(cell.arms, cell.arm, plain, budgets), floor)
+    yield _speedup(cell, "latency_speedup", latency_speedup(cell.arms, cell.arm, plain), floor)
+
+
+def _speedup(cell: Cell, metric: str, found: Speedup | Missing, floor: float) -> Number:
+    """A speedup carries its claim and its control verdict in the note."""
+    verdict = cell.control.verdict if cell.control else "UNKNOWN"
+    if isinstance(found, Missing):
+        return cell.number(metric, found, "ratio", 0, "blocks")
+    number = cell.number(metric, found.ratio, "ratio", found.blocks, "blocks")
+    return replace(number, low=found.low, high=found.high, note=f"{verdict}: {judge(found, floor)}")
+
+
+def _times(cell: Cell) -> Iterator[Number]:
+    rows, budget = cell.rows, cell.budget
+    found: tuple[tuple[str, str, list[Maybe]], ...] = (
+        ("ttft_ms", "ms", [m.ttft_ms(r) for r in rows]),
+        ("ttfa_ms", "ms", [m.ttfa_ms(r) for r in rows]),
+        ("tpot_ms", "ms", [m.tpot_ms(r, budget) for r in rows]),
+        ("per_user_tps", "tok/s", [m.per_user_tps(r, budget) for r in rows]),
+        ("request_tps", "tok/s", [m.request_tps(r) for r in rows]),
+        ("chunk_gap_ms", "ms", _flat([m.chunk_gaps_ms(r, budget) for r in rows])),
+        ("step_ms", "ms", _flat([m.step_ms(r, budget) for r in rows])),
+        ("prefill_tps", "tok/s", [m.prefill_tps(r) for r in rows]),
+    )
+    for name, unit, values in found:
+        yield from _percentiles(cell, name, unit, values)
+    for depth in sorted({m.depth_bucket(int(r["prompt_tokens"])) for r in rows}):
+        at_depth = [m.prefill_tps(r) for r in rows if m.depth_bucket(int(r["prompt_tokens"])) == depth]
+        yield from _percentiles(cell, f"prefill_tps_to_{depth}", "tok/s", at_depth)
+    tokens = [int(r["prompt_tokens"]) for r in rows]
+    yield cell.number("prompt_tokens_p50", float(np.median(tokens)) if tokens else None, "tokens", len(tokens), "requests")
+
+
+def _flat(lists: list[list[float] | Missing]) -> list[Maybe]:
+    """Gaps of all requests; one that is refused refuses them all."""
+    if missing := next((x for x in lists if isinstance(x, Missing) and x.reason != "one_chunk"), None):
+        return [missing]
+    return [gap for gaps in lists if not isinstance(gaps, Missing) for gap in gaps]
+
+
+def _percentiles(cell: Cell, name: str, unit: str, values: list[Maybe]) -> Iterator[Number]:
+    """p50 and p95; a coalesced stream in one request refuses the metric for the line."""
+    refused = next((v for v in values if v == Missing("coalesced")), None)
+    found = m.percentiles([refused] if refused else values)
+    for tail in ("p50", "p95"):
+        value: Maybe = getattr(found, tail) if isinstance(found, Percentiles) else found
+        yield cell.number(f"{name}_{tail}", value, unit, found.n if isinstance(found, Percentiles) else 0, "values")
+
+
+def _acceptance(cell: Cell) -> Iterator[Number]:
+    stop_ids = _stop_ids(cell)
+    whole = [m.ledger_of(r, cell.budget) for r in cell.rows]
+    told = [m.before_stop(r, cell.budget, stop_ids) if r["ignore_eos"] else x for r, x in zip(cell.rows, whole, strict=True)]
+    after_stop = "text after a stop token included" if not stop_ids and any(r["ignore_eos"] for r in cell.rows) else ""
+    if not whole:
+        return
+    pooled, n = m.pool(told), len(told)
+    length = cell.number("acceptance_length", m.acceptance_length(pooled), "tokens/step", n, "requests")
+    low, high = _length_interval(cell, told) if length.value is not None else (None, None)
+    note = length.note or after_stop
+    yield replace(length, low=low, high=high, budget=cell.budget, note=note)
+    rate = m.acceptance_rate(pooled)
+    share: Maybe = rate.share if isinstance(rate, AcceptanceRate) else rate
+    number = cell.number("acceptance_rate", share, "share", n, "requests")
+    yield replace(number, budget=cell.budget, note=number.note or after_stop)
+    each: Maybe = m.mean([m.acceptance_length(x) for x in told])
+    yield replace(cell.number("acceptance_length_request_mean", each, "tokens/step", n, "requests"), budget=cell.budget)
+    all_steps = m.pool(whole)
+    yield cell.number("tokens_per_step", m.tokens_per_step(all_steps), "tokens/step", n, "requests")
+    each = m.mean([m.tokens_per_step(x) for x in whole])
+    yield cell.number("tokens_per_step_request_mean", each, "tokens/step", n, "requests")
+    yield cell.number("drafted_per_step", m.drafted_per_step(pooled), "tokens/step", n, "requests")
+    yield cell.number("wasted_per_step", m.wasted_per_step(pooled), "tokens/step", n, "requests")
+    yield cell.number("coverage", m.coverage(pooled), "share", n, "requests")
+    yield cell.number("overshoot", m.overshoot(all_steps), "tokens", n, "requests")
+    broken = sum(bool(m.identity_errors(x)) for x in whole)
+    yield cell.number("identity_errors", broken, "requests", n, "requests")
+    yield from _positions(cell)
+
+
+def _stop_ids(cell: Cell) -> frozenset[int]:
+    """Stop tokens as the serving resolved them (comma separated), empty when they were not told."""
+    for row in cell.run.servings:
+        text = str(m.as_map(row["resolved"]).get("stop_ids", "")).strip('[]"')
+        if text:
+            return frozenset(int(part) for part in text.split(","))
+    return frozenset()
+
+
+def _length_interval(cell: Cell, ledgers: list[m.Ledger]) -> tuple[float | None, float | None]:
+    """Interval of the pooled acceptance length, clustered by prompt over its blocks."""
+    sums: dict[tuple[str, str], list[int]] = {}
+    for row, ledger in zip(cell.rows, ledgers, strict=True):
+        total = sums.setdefault(m.prompt_key(row), [0, 0])
+        total[0] += (ledger.accepted or 0) + (ledger.speculating or 0)
+        total[1] += ledger.speculating or 0
+    pairs = np.array(list(sums.values()), dtype=np.float64)
+    if len(pairs) < 2:
+        return None, None
+    interval = ratio_interval(pairs[:, 0], pairs[:, 1])
+    return interval.low, interval.high
+
+
+def _positions(cell: Cell) -> Iterator[Number]:
+    found = m.position_rate(cell.rows, cell.budget)
+    if isinstance(found, Missing):
+        return
+    for kind in ("marginal", "conditional", "ratio"):
+        for i, share in enumerate(getattr(found, kind), 1):
+            number = cell.number(f"position_rate_{kind}_{i}", share, "share", found.steps, "steps with a draft")
+            yield replace(number, budget=cell.budget)
+
+
+def _memory(cell: Cell) -> Iterator[Number]:
+    servings = [s for s in cell.run.servings if s["arm"] == cell.arm]
+    peaks = [m.peak_memory(s, cell.run.samples) for s in servings]
+    drafts = [m.drafter_memory(s) for s in servings]
+    for name, found in (("peak_memory", peaks), ("drafter_memory", drafts)):
+        known = [x for x in found if not isinstance(x, Missing)]
+        value = max(known) if known else found[0]
+        yield cell.number(name, value, "bytes", len(known), "servings")
+
+
+def _quality(cell: Cell) -> Iterator[Number]:
+    all_rows, rows, plain = cell.arms[cell.arm], cell.rows, cell.run.plain
+    yield cell.number("error_rate", m.error_rate(all_rows), "share", len(all_rows), "requests")
+    yield cell.number("eos_share", m.eos_share(rows), "share", len(rows), "requests")
+    yield cell.number("cap_hit_rate", m.cap_hit_rate(rows), "share", len(rows), "requests")
+    yield cell.number("repetition_score", m.mean([m.repetition_score(r) for r in rows]), "share", len(rows), "requests")
+    yield cell.number("output_tokens_mean", m.mean([float(r["output_tokens"]) for r in rows]), "tokens", len(rows), "requests")
+    if plain is not None and cell.arm != plain:
+        parity = m.length_parity(cell.arms[plain], all_rows)
+        fixed = "fixed length" if not isinstance(parity, Missing) and parity.fixed else ""
+        median: Maybe = parity if isinstance(parity, Missing) else parity.median
+        n = 0 if isinstance(parity, Missing) else parity.prompts
+        number = cell.number("length_difference", median, "share", n, "prompts")
+        yield replace(number, note=number.note or fixed)

@@ -1,0 +1,124 @@
+"""`bench`: measure every cell of a run once, in order, and survive being stopped.
+
+Blocks, then arms, then cells. What is complete is skipped; what was interrupted is measured again from its start.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import signal
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Protocol
+
+from rich.console import Console
+
+from harness import probe
+from harness.compose import load_dotted
+from harness.config import Run
+from harness.engines.base import Engine, EngineError
+from harness.processes import kill
+from harness.progress import RunProgress
+from harness.prompts import Prompts, WorkloadPrompts
+from harness.schedule import Cell, Serving, plan_servings
+from harness.serving import Session, serve
+from harness.store import code_hash, open_store
+from harness.workloads import prompt_count
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class Composed(Protocol):
+    """What `harness.compose` gives: the judged run, its resolved YAML and hash."""
+
+    @property
+    def run(self) -> Run: ...
+
+    @property
+    def yaml(self) -> str: ...
+
+    @property
+    def config_hash(self) -> str: ...
+
+
+def bench(composed: Composed, results: Path, fresh: bool, console: Console, prompts: Prompts | None = None) -> Path:
+    """Measure the run, or what is left of it; the folder of its tables.
+
+    Raises ValueError for a workload that does not fit, RuntimeError when another process measures the same run, EngineError
+    (a RuntimeError) when an arm does not start or dies, KeyboardInterrupt when it was told to stop. Complete cells survive all.
+    """
+    run, code = composed.run, code_hash()
+    adapter: type[Engine] = load_dotted(run.engine.adapter)
+    servings = plan_servings(run, code)
+    prompts = prompts or WorkloadPrompts(run, adapter.tokenizer_folder(run))
+    load_1m = os.getloadavg()[0]
+    store = open_store(results, run.name, composed.yaml, composed.config_hash, code, fresh)
+    try:
+        todo = _left(servings, store.complete_cells())
+        if store.resumed:
+            count = sum(len(cells) for _, cells in todo)
+            console.print(
+                f"resuming {store.folder}: {count} of {sum(len(s.cells) for s in servings)} cells left", highlight=False
+            )
+        gpus = probe.gpus() if run.machine.kind == "cuda" else []
+        with RunProgress(console, sum(_weight(run, cell) for _, cells in todo for cell in cells)) as progress:
+            session = Session(
+                run, composed.config_hash, code, secrets.token_hex(4), adapter, store, prompts, progress, gpus, load_1m
+            )
+            asyncio.run(_serve_all(session, todo))
+        store.finish()
+    except asyncio.CancelledError:
+        raise KeyboardInterrupt(f"stopped; complete cells are in {store.folder}, the same command resumes") from None
+    finally:
+        store.close()
+    return store.folder
+
+
+async def _serve_all(session: Session, todo: Sequence[tuple[Serving, Sequence[Cell]]]) -> None:
+    with _stopping_on_signals(session.pids):
+        for planned, cells in todo:
+            try:
+                await serve(session, planned, cells)
+            except EngineError as error:
+                raise EngineError(f"arm {planned.arm_name}, block {planned.block}: {error}") from error
+
+
+def _left(servings: Sequence[Serving], complete: set[str]) -> list[tuple[Serving, list[Cell]]]:
+    """Servings that still have cells to measure, with those cells."""
+    left = [(serving, [cell for cell in serving.cells if cell.cell_id not in complete]) for serving in servings]
+    return [(serving, cells) for serving, cells in left if cells]
+
+
+def _weight(run: Run, cell: Cell) -> int:
+    """Tokens that a cell may ask for."""
+    return prompt_count(run.protocol, cell.concurrency) * run.max_tokens(cell.prompt_set)
+
+
+@contextmanager
+def _stopping_on_signals(pids: list[int]) -> Iterator[None]:
+    """The first SIGINT or SIGTERM cancels this task, which stops the engine in order; the second kills it and this process."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # signals belong to the main thread, and to whoever runs this outside it
+        return
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    seen: list[int] = []
+
+    def stop() -> None:
+        seen.append(1)
+        if len(seen) > 1:
+            kill(pids)
+            os._exit(130)
+        if task is not None:
+            task.cancel()
+
+    for number in SIGNALS:
+        loop.add_signal_handler(number, stop)
+    try:
+        yield
+    finally:
+        for number in SIGNALS:
+            loop.remove_signal_handler(number)

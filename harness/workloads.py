@@ -85,7 +85,7 @@ def load_set(name: str, folder: Path = FOLDER) -> PromptSetData:
     if name not in known:
         raise ValueError(_unknown(name, known))
     base, entry = known[name]
-    lines = _checked(base / entry.file, entry.sha256).decode("utf-8").splitlines()
+    lines = _checked(base / entry.file, entry.sha256).splitlines()  # bytes: a str would also split at U+2028 inside a prompt
     passages: tuple[str, ...] = ()
     if entry.context_file is not None:
         text = _checked(base / entry.context_file, entry.context_sha256).decode("utf-8")

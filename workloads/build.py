@@ -183,7 +183,7 @@ def _pin(path: Path, name: str, entry: Row | None = None) -> None:
         raise SystemExit(f"{path}: no set '{name}'; describe it there first (file, content_class, source, licence, language)")
     entry = {**(entry or content["sets"][name])}
     file = path.parent / entry["file"]
-    entry |= {"sha256": _sha256(file), "n": len(file.read_text(encoding="utf-8").splitlines())}
+    entry |= {"sha256": _sha256(file), "n": len(file.read_bytes().splitlines())}
     if entry.get("context_file"):
         entry["context_sha256"] = _sha256(path.parent / entry["context_file"])
     content["sets"][name] = entry

@@ -20,7 +20,7 @@ def compare(plain: Side, arm: Side, concurrency: int) -> Control:
     findings = [
         *resolved_factors(plain, arm),
         *builds(plain, arm),
-        *sessions(plain, arm),
+        *sessions(plain, arm, concurrency),
         *host(plain, arm),
         *prompts(plain, arm, concurrency),
         *cache(plain, arm, concurrency),

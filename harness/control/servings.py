@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from harness.control.findings import Finding, Kind, Side, items_of, show, values_of
-from harness.metrics import Rows, is_null
+from harness.metrics import Row, Rows, is_null
 
 TREATMENT = ("draft", "method", "speculat")
 IMPLIED = {
@@ -57,15 +57,17 @@ def builds(plain: Side, arm: Side) -> list[Finding]:
     return findings
 
 
-def sessions(plain: Side, arm: Side) -> list[Finding]:
-    """Arms of one block must come from one session: machines drift between sessions."""
-    findings = []
-    for block in sorted({int(r["block"]) for r in plain.servings} & {int(r["block"]) for r in arm.servings}):
-        a, b = ({str(r["session_id"]) for r in s.servings if int(r["block"]) == block} for s in (plain, arm))
-        if len(a | b) > 1:
-            finding = Finding(f"session of block {block}", "confounder", show(a), show(b), "repeat the block in one session")
-            findings.append(finding)
-    return findings
+def sessions(plain: Side, arm: Side, concurrency: int) -> list[Finding]:
+    """Cells that are compared must come from one session: machines drift between sessions. A resumed run has several."""
+    session_of = {str(row["serving_id"]): str(row["session_id"]) for side in (plain, arm) for row in side.servings}
+    a, b = ({_block_and_set(r): session_of[str(r["serving_id"])] for r in s.measured(concurrency)} for s in (plain, arm))
+    mixed = sorted({block for block, name in a.keys() & b.keys() if a[block, name] != b[block, name]})
+    remedy = "machines drift between sessions; measure again with --fresh, or do not interrupt the block"
+    return [Finding(f"session of block {n}", "confounder", "one session", "another", remedy) for n in mixed]
+
+
+def _block_and_set(row: Row) -> tuple[int, str]:
+    return int(row["block"]), str(row["prompt_set"])
 
 
 def host(plain: Side, arm: Side) -> list[Finding]:
@@ -82,7 +84,13 @@ def host(plain: Side, arm: Side) -> list[Finding]:
     if a | b:
         seen = f"{len(a)} seen", f"{len(b)} seen"
         findings.append(Finding("other processes", "note", *seen, "an idle machine gives tighter intervals"))
+    for flag in sorted(items_of(plain, "flags") | items_of(arm, "flags")):
+        findings.append(Finding("flag", "note", *(_has(side, flag) for side in (plain, arm)), flag))
     return [*findings, *_clocks(plain, arm)]
+
+
+def _has(side: Side, flag: str) -> str:
+    return "yes" if flag in items_of(side, "flags") else "no"
 
 
 def _clocks(plain: Side, arm: Side) -> list[Finding]:

@@ -8,8 +8,10 @@ from harness.metrics.value import Missing
 
 def peak_memory(serving: Row, samples: Rows) -> int | Missing:
     """Peak bytes as the engine tells; where it does not, the highest sample of its processes' memory."""
-    if (peak := integer(as_map(serving["memory"]).get("peak_bytes"))) is not None:
-        return peak
+    kinds = as_map(serving["memory"])
+    for kind in ("peak_bytes", "sampled_peak_bytes"):
+        if (peak := integer(kinds.get(kind))) is not None:
+            return peak
     seen = [integer(s["memory_bytes"]) for s in samples if s["serving_id"] == serving["serving_id"]]
     return max((x for x in seen if x is not None), default=None) or Missing("not_reported")
 

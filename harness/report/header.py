@@ -87,7 +87,5 @@ def _stop(workload: dict[str, Any]) -> str:
 def _protocol(run: FinishedRun) -> str:
     protocol, blocks = run.config["protocol"], run.blocks()
     load = "closed loop" if protocol["load"] == "closed" else f"open loop {protocol['rate_rps']:g}/s"
-    count = (
-        f"{blocks} of {protocol['blocks']} blocks" if blocks != protocol["blocks"] else f"{blocks} block{'s'[: blocks != 1]}"
-    )
+    count = f"{blocks} of {protocol['blocks']} blocks"
     return f"{protocol['name']} · {count} · {protocol['prompts_per_set']} prompts a set · {load}"

@@ -52,12 +52,8 @@ class Cell:
     concurrency: int
     arm: str
     arms: dict[str, list[Row]]
+    rows: list[Row]
     control: Control | None
-
-    @property
-    def rows(self) -> list[Row]:
-        kept = m.common_prompts(self.arms)
-        return [r for r in self.arms[self.arm] if (int(r["block"]), *m.prompt_key(r)) in kept]
 
     @property
     def budget(self) -> int | None:
@@ -85,8 +81,10 @@ def cells(run: FinishedRun) -> Iterator[Cell]:
         groups = [(name, (name,)) for name in classes] + ([(ALL, tuple(classes))] if len(classes) > 1 else [])
         for label, members in groups:
             arms = run.measured(concurrency, members)
+            kept = m.common_prompts(arms)
             for arm in run.methods:
-                yield Cell(run, label, concurrency, arm, arms, controls[arm])
+                rows = [r for r in arms[arm] if (int(r["block"]), *m.prompt_key(r)) in kept]
+                yield Cell(run, label, concurrency, arm, arms, rows, controls[arm])
 
 
 def numbers(cell: Cell) -> list[Number]:

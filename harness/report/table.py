@@ -1,4 +1,4 @@
-"""The terminal table: one per concurrency, content classes as groups, arms as rows; a second table where the console is narrow."""
+"""The terminal table: one per concurrency, content classes as groups, arms as rows; two tables where the console is narrow."""
 
 from __future__ import annotations
 

@@ -97,18 +97,27 @@ def _composed(
 ) -> list[int]:
     """Cut the passages to the longest text, in whole words, whose rendered prompt has at most `depth` tokens."""
     bare = len(_template(prompt, "", tokenizer, system_prompt, options))
-    whole = tokenizer.encode("\n\n".join(prompt.passages)[: 12 * depth], add_special_tokens=False)
     keep = depth - bare
-    if keep <= _SLACK or len(whole) < keep:
-        raise ValueError(
-            f"depth {depth}: '{prompt.id}' needs more than {bare + _SLACK} and has up to {bare + len(whole)} tokens"
-        )
+    text_ids = _first_tokens(prompt.passages, keep, tokenizer)
+    if keep <= _SLACK or len(text_ids) < keep:
+        most = bare + len(text_ids)
+        raise ValueError(f"depth {depth}: '{prompt.id}' can be composed to more than {bare + _SLACK} and up to {most} tokens")
     while True:
-        excerpt = tokenizer.decode(whole[:keep]).rsplit(maxsplit=1)[0]
+        excerpt = tokenizer.decode(text_ids[:keep]).rsplit(maxsplit=1)[0]
         ids = _template(prompt, excerpt + "\n\n", tokenizer, system_prompt, options)
         if len(ids) <= depth:
             return ids
         keep -= len(ids) - depth
+
+
+def _first_tokens(passages: Sequence[str], wanted: int, tokenizer: Tokenizer) -> list[int]:
+    """Tokens of as many whole passages as hold `wanted` tokens, or of all of them."""
+    ids: list[int] = []
+    for passage in passages:
+        if len(ids) >= wanted:
+            break
+        ids += tokenizer.encode(passage + "\n\n", add_special_tokens=False)
+    return ids
 
 
 def _template(

@@ -171,7 +171,7 @@ def _set_problems(run: Run, key: str, prompt_set: PromptSet) -> list[str]:
     return problems
 
 
-_FIX = "restore it from version control, or rebuild it with: python workloads/build.py"
+_FIX = "restore it from version control, or rebuild it with: python -m workloads.build"
 
 
 def _checked(path: Path, sha256: str | None) -> bytes:

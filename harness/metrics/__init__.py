@@ -34,6 +34,7 @@ from harness.metrics.load import (
 from harness.metrics.memory import drafter_memory, peak_memory
 from harness.metrics.position import PositionRates, position_rate
 from harness.metrics.quality import (
+    LENGTH_LIMIT,
     LengthParity,
     cap_hit_rate,
     eos_share,
@@ -73,6 +74,7 @@ from harness.metrics.value import REASONS, AcceptanceRate, Maybe, Missing, Perce
 
 __all__ = [
     "EMPTY_LIMIT",
+    "LENGTH_LIMIT",
     "REASONS",
     "AcceptanceRate",
     "Ledger",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,20 +10,20 @@ from rich.console import Console
 from rich.markup import escape
 
 from harness.control import Control
-from harness.metrics import REASONS
+from harness.metrics import LENGTH_LIMIT, REASONS
 from harness.report.header import header
 from harness.report.run import FinishedRun, read_run
-from harness.report.summary import Number, cells, numbers, summary
+from harness.report.summary import ALL, Number, cells, numbers, summary
 from harness.report.table import Line, tables
 
-REFUSALS = {"coalesced", "exceeds_budget", "lengths_differ"}
+REFUSALS = {"coalesced", "exceeds_budget", "concurrency_not_reached", "no_pairs"}
 __all__ = ["print_report", "summary"]
 
 LEGEND = (
     "n requests per arm · out: steady-window output tokens/s · speedup: output tokens/s over plain, paired by prompt and boot"
     " (concurrency 1) or by boot; 95 % interval, descriptive with one block · prefill: prompt tokens/s to the first token at"
     " the median depth, concurrency 1 · TPOT: median ms per output token after the first chunk · accept length: tokens per"
-    " speculating step, own token included, ± 95 % over prompts · accept rate: share of drafted tokens, at draft budget K ·"
+    " speculating step, own token included, ± 95 % over prompts · accept rate: share of drafted tokens, at draft budget K, then the share of steps with a draft if under 95 % ·"
     " tokens/step: over all decode steps · GiB: 2^30 bytes · -: not measured or not reported"
 )
 
@@ -39,7 +40,7 @@ def print_report(folder: Path, console: Console) -> None:
         console.print(f"\n[bold]concurrency {concurrency}[/]")
         for table in tables(groups, console.width):
             console.print(table)
-        for text in control_lines(run, concurrency, groups):
+        for text in (*_depths(groups), *control_lines(run, concurrency, groups)):
             console.print(escape(text), soft_wrap=False)
     console.print(f"\n[dim]{escape(LEGEND)}[/]")
 
@@ -83,5 +84,21 @@ def _lengths(arm: str, groups: dict[str, dict[str, Line]]) -> str:
     if not found:
         return ""
     worst = max(found, key=lambda n: n.value or 0)
-    fixed = " (fixed)" if worst.note else ""
-    return f" · output lengths differ by {100 * (worst.value or 0):.1f} % at the median{fixed}"
+    label = " (fixed length)" if worst.note else " (latencies not comparable)" if (worst.value or 0) > LENGTH_LIMIT else ""
+    return f" · output lengths differ by {100 * (worst.value or 0):.1f} % at the median{label}"
+
+
+def _depths(groups: dict[str, dict[str, Line]]) -> Iterator[str]:
+    """Prefill rate by depth, for content classes whose prompts span several."""
+    for name in (name for name in groups if name != ALL):
+        found = {arm: _by_depth(line) for arm, line in groups[name].items()}
+        if max(len(rates) for rates in found.values()) > 1:
+            arms = "; ".join(
+                f"{arm} " + ", ".join(f"{rate:.0f} @{depth}" for depth, rate in rates) for arm, rates in found.items()
+            )
+            yield f"prefill tok/s by depth up to, {name}: {arms}"
+
+
+def _by_depth(line: Line) -> list[tuple[str, float]]:
+    parts = [(re.fullmatch(r"prefill_tps_to_(\d+)_p50", name), n.value) for name, n in line.items()]
+    return [(match[1], rate) for match, rate in parts if match and rate is not None]

@@ -10,6 +10,7 @@ from rich.table import Table
 from harness.report.summary import Number
 
 WIDE = 112
+FULL_COVERAGE = 0.95
 Line = Mapping[str, Number]
 
 
@@ -65,10 +66,12 @@ def _length(line: Line) -> str:
 
 
 def _rate(line: Line) -> str:
+    """A rate over few drafts says little: it comes with the share of steps that had one, where that is not nearly all."""
     number, text = line.get("acceptance_rate"), value(line, "acceptance_rate", ".2f")
     if number is None or number.value is None:
         return text
-    return f"{text} @K={number.budget}"
+    covered = line["coverage"].value
+    return f"{text} @K={number.budget}" + (f" {100 * covered:.0f}%" if covered is not None and covered < FULL_COVERAGE else "")
 
 
 def _memory(line: Line) -> str:

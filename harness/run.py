@@ -6,6 +6,7 @@ Blocks, then arms, then cells. What is complete is skipped; what was interrupted
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import secrets
 import signal
@@ -18,12 +19,12 @@ from typing import Protocol
 from rich.console import Console
 
 from harness import probe
+from harness.asked import Prompts
 from harness.compose import load_dotted
 from harness.config import Run
 from harness.engines.base import Engine, EngineError
 from harness.processes import kill
 from harness.progress import RunProgress
-from harness.prompts import Prompts, WorkloadPrompts
 from harness.schedule import Cell, Serving, plan_servings
 from harness.serving import Session, serve
 from harness.store import code_hash, open_store
@@ -54,7 +55,7 @@ def bench(composed: Composed, results: Path, fresh: bool, console: Console, prom
     run, code = composed.run, code_hash()
     adapter: type[Engine] = load_dotted(run.engine.adapter)
     servings = plan_servings(run, code)
-    prompts = prompts or WorkloadPrompts(run, adapter.tokenizer_folder(run))
+    prompts = prompts or _rendered(run, adapter)
     load_1m = os.getloadavg()[0]
     store = open_store(results, run.name, composed.yaml, composed.config_hash, code, fresh)
     try:
@@ -79,12 +80,20 @@ def bench(composed: Composed, results: Path, fresh: bool, console: Console, prom
 
 
 async def _serve_all(session: Session, todo: Sequence[tuple[Serving, Sequence[Cell]]]) -> None:
+    gc.collect()
+    gc.freeze()  # what is loaded by now stays: the collection before every window need not look at it again
     with _stopping_on_signals(session.pids):
         for planned, cells in todo:
             try:
                 await serve(session, planned, cells)
             except EngineError as error:
                 raise EngineError(f"arm {planned.arm_name}, block {planned.block}: {error}") from error
+
+
+def _rendered(run: Run, adapter: type[Engine]) -> Prompts:
+    from harness.prompts import WorkloadPrompts  # takes seconds: a tokenizer comes with it
+
+    return WorkloadPrompts(run, adapter.tokenizer_folder(run))
 
 
 def _left(servings: Sequence[Serving], complete: set[str]) -> list[tuple[Serving, list[Cell]]]:

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from harness import probe
+from harness.asked import Asked, Prompts
 from harness.clock import now_ns, utc_now
 from harness.config import PromptSet, Run, Sampler
 from harness.engines.base import Counters, DeadEngineError, Engine, Request
@@ -18,7 +19,6 @@ from harness.monitor import Monitor
 from harness.nvml import Gpu
 from harness.processes import is_alive, stop
 from harness.progress import RunProgress
-from harness.prompts import Asked, Prompts
 from harness.schedule import Cell, Serving
 from harness.store import Store
 from harness.validity import cell_problems, is_stationary, serving_flags, serving_problems

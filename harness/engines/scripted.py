@@ -83,9 +83,10 @@ class ScriptedEngine:
         self._budget = arm.draft_budget or 0
         self._log_path = log_path
         self._asked = 0
+        self._running = 0
         self._steps: list[Step] = []
         self._totals = dict.fromkeys(
-            ("verify_steps", "draftless_steps", "drafted", "accepted", "output_tokens", "prefill_tokens"), 0
+            ("verify_steps", "draftless_steps", "drafted", "accepted", "output_tokens", "prefill_tokens", "preemptions"), 0
         )
 
     async def launch(self) -> Launched:
@@ -105,14 +106,18 @@ class ScriptedEngine:
         if _hits(number, script.hang_every) or 0 < script.hang_after < number:
             await asyncio.Event().wait()
         beats = [] if _hits(number, script.empty_every) else self._beats(request)
-        async for chunk in self._play(request, beats):
-            yield chunk
+        self._running += 1
+        try:
+            async for chunk in self._play(request, beats):
+                yield chunk
+        finally:
+            self._running -= 1
 
     async def counters(self) -> Counters | None:
         return Counters(**self._totals) if self._script.tells_steps else None
 
     async def resolved(self) -> Mapping[str, Scalar]:
-        return {"runner": "scripted"}
+        return {"runner": "scripted", "prefix_cache": False}
 
     async def memory(self) -> Memory:
         return Memory(weights_bytes=0, source={"weights": "the scripted engine has none"})
@@ -124,7 +129,7 @@ class ScriptedEngine:
         return drained
 
     async def stop(self) -> None:
-        self._asked = 0
+        return None
 
     def _beats(self, request: Request) -> Sequence[Beat]:
         if self._script.streams is not None:
@@ -164,8 +169,9 @@ class ScriptedEngine:
             totals["accepted"] += beat.accepted or 0
         kind = "prefill" if beat.drafted is None else "decode"
         rows = 1 + (beat.drafted or 0)
-        at = time.monotonic_ns()
-        self._steps.append(Step(at, kind, 1, rows, 0, 0, 0, 0, 0, beat.drafted or 0, beat.accepted or 0, beat.tokens))
+        at, length = time.monotonic_ns(), round(self._script.step_ms * 1e6)
+        drafted, accepted = beat.drafted or 0, beat.accepted or 0
+        self._steps.append(Step(at, kind, self._running, rows, 0, 0, length, 0, length, drafted, accepted, beat.tokens))
 
 
 def drawn_beats(request: Request, budget: int, script: Script) -> list[Beat]:

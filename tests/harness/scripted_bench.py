@@ -1,6 +1,6 @@
 """A whole run on the scripted engine: built here for tests, and run as a program so that a test can kill it.
 
-    python scripted_bench.py RESULTS '{"step_ms": 2}' '{"blocks": 2}'
+python scripted_bench.py RESULTS '{"step_ms": 2}' '{"blocks": 2}'
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import Any
 
 from rich.console import Console
 
+from harness.asked import Asked
 from harness.config import PromptSet, Run
-from harness.prompts import Asked
 from harness.run import bench
 from harness.workloads import prompt_count
 

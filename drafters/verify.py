@@ -58,8 +58,8 @@ def verify(
 ) -> Verdict:
     """Judges every request of a batch. Logits cover rows [anchor, d_1 .. d_K], padded; padding is never read as a value.
 
-    A `ValueError` names the request when its logits hold NaN, or when a draft has proposal probability 0: it cannot have been
-    drawn from that q, and verifying it against that q would not be lossless.
+    A `ValueError` when a verdict rests on logits that are not finite, and when a draft has proposal probability 0: it cannot
+    have been drawn from that q, and verifying it against that q would not be lossless.
     """
     requests = len(params)
     lengths = draft.lengths if draft is not None else [0] * requests
@@ -86,30 +86,34 @@ def _common_prefix(drafted: list[int], best: list[int]) -> int:
 def _argmax_and_drafts(
     logits_RTV: Tensor, draft: Draft | None, lengths: list[int], rows: list[int]
 ) -> tuple[list[list[int]], list[list[int]]]:
-    """Argmax of the real rows and the drafted tokens, on the host: no softmax, and on a GPU one small transfer.
-
-    On a CPU numpy's argmax reads the logits in place and is several times faster than torch's.
-    """
-    if logits_RTV.device.type == "cpu":
-        best_RT, bad_RT = _argmax_numpy(logits_RTV, lengths, rows)
-        best, bad = best_RT.tolist(), bad_RT.tolist()
-        drafted = draft.tokens_RK.tolist() if draft is not None else [[]] * len(lengths)
-    else:
-        values_RT, best_RT_ = logits_RTV.max(-1)
-        tokens_RK = draft.tokens_RK if draft is not None else best_RT_[:, :0]
-        width = logits_RTV.shape[1]
-        packed = torch.cat([best_RT_, values_RT.isnan(), tokens_RK], dim=1).tolist()
-        best = [row[:width] for row in packed]
-        bad = [row[width : 2 * width] for row in packed]
-        drafted = [row[2 * width :] for row in packed]
+    """Argmax of the real rows and the drafted tokens, on the host, without a softmax. Rows of other requests are undefined."""
+    tokens_RK = (
+        draft.tokens_RK if draft is not None else torch.empty(len(lengths), 0, dtype=torch.int64, device=logits_RTV.device)
+    )
+    read = _read_in_place if logits_RTV.device.type == "cpu" else _read_packed
+    best, bad, drafted = read(logits_RTV, tokens_RK, lengths, rows)
     for r in rows:
         if any(bad[r][: lengths[r] + 1]):
             raise ValueError(f"logits: request {r} of the batch has NaN in a row to verify; the target's pass is broken")
     return best, drafted
 
 
-def _argmax_numpy(logits_RTV: Tensor, lengths: list[int], rows: list[int]) -> tuple[np.ndarray, np.ndarray]:
-    """Argmax [R, T] of the real rows and whether it is NaN (numpy's argmax, like torch's, stops at the first NaN)."""
+_Lists = list[list[int]]
+
+
+def _read_packed(logits_RTV: Tensor, tokens_RK: Tensor, lengths: list[int], rows: list[int]) -> tuple[_Lists, _Lists, _Lists]:
+    """Argmax, whether it is NaN, and drafts, in one small transfer. `max` like `argmax` takes the first index of a tie."""
+    width = logits_RTV.shape[1]
+    values_RT, best_RT = logits_RTV.max(-1)
+    packed = torch.cat([best_RT, values_RT.isnan().long(), tokens_RK], dim=1).tolist()
+    return [row[:width] for row in packed], [row[width : 2 * width] for row in packed], [row[2 * width :] for row in packed]
+
+
+def _read_in_place(logits_RTV: Tensor, tokens_RK: Tensor, lengths: list[int], rows: list[int]) -> tuple[_Lists, _Lists, _Lists]:
+    """The same on a CPU: numpy's argmax reads the logits where they are, real rows only, several times faster than torch's.
+
+    It takes the first index of a tie and stops at the first NaN, as torch does.
+    """
     exact = logits_RTV if logits_RTV.dtype in (torch.float32, torch.float64) else logits_RTV.float()
     z_RTV = exact.detach().numpy()
     best_RT = np.zeros(z_RTV.shape[:2], dtype=np.int64)
@@ -118,7 +122,8 @@ def _argmax_numpy(logits_RTV: Tensor, lengths: list[int], rows: list[int]) -> tu
     else:
         for r in rows:
             z_RTV[r, : lengths[r] + 1].argmax(-1, out=best_RT[r, : lengths[r] + 1])
-    return best_RT, np.isnan(np.take_along_axis(z_RTV, best_RT[..., None], axis=-1)[..., 0])
+    bad_RT = np.isnan(np.take_along_axis(z_RTV, best_RT[..., None], axis=-1)[..., 0])
+    return best_RT.tolist(), bad_RT.tolist(), tokens_RK.tolist()
 
 
 def _sampled(
@@ -262,14 +267,14 @@ def _check(logits_RTV: Tensor, draft: Draft | None, lengths: list[int], requests
         got = f"{logits_RTV.shape[0]} logits, {requests} params, {randoms} randoms, {len(lengths)} draft lengths"
         raise ValueError(f"verify: one of each per request is needed, got {got}")
     widest = max(lengths, default=0)
-    if min(lengths, default=0) < 0 or logits_RTV.shape[1] <= widest:
+    if min(lengths, default=0) < 0:
+        raise ValueError(f"draft.lengths: {min(lengths)} is negative; a request without a draft has length 0")
+    if logits_RTV.shape[1] <= widest:
         raise ValueError(f"logits: {logits_RTV.shape[1]} rows per request cannot judge {widest} drafts; give drafts + 1 rows")
     if draft is None:
         return
     if draft.tokens_RK.shape[0] != requests or draft.tokens_RK.shape[1] < widest:
-        raise ValueError(
-            f"draft.tokens_RK: shape {tuple(draft.tokens_RK.shape)} does not hold {widest} drafts of {requests} requests"
-        )
+        raise ValueError(f"draft.tokens_RK: shape {tuple(draft.tokens_RK.shape)} must be at least [{requests}, {widest}]")
     expected = (*draft.tokens_RK.shape, logits_RTV.shape[2])
     if draft.probabilities_RKV is not None and draft.probabilities_RKV.shape != expected:
         raise ValueError(f"draft.probabilities_RKV: shape {tuple(draft.probabilities_RKV.shape)} must be {expected}")

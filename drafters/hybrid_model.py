@@ -25,10 +25,9 @@ def load(folder: Path, dtype: torch.dtype) -> Any:
     if not (folder / "config.json").is_file():
         raise FileNotFoundError(f"{folder}: no config.json; pass the folder of a transformers model")
     config = AutoConfig.from_pretrained(folder, local_files_only=True)
-    causal = not config.is_encoder_decoder and getattr(config, "is_decoder", True)
-    if causal and type(config) in MODEL_FOR_CAUSAL_LM_MAPPING:
+    if not config.is_encoder_decoder and type(config) in MODEL_FOR_CAUSAL_LM_MAPPING:
         loader: Any = AutoModelForCausalLM
-    elif causal and type(config) in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING:
+    elif not config.is_encoder_decoder and type(config) in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING:
         loader = AutoModelForImageTextToText  # A wrapper without a text-only class; it is run on text alone.
     else:
         raise ValueError(f"{folder}/config.json: model_type {config.model_type!r} is not a causal language model; pick another")
@@ -42,6 +41,9 @@ def tap_points(model: Any, num_layers: int) -> dict[Tap, nn.Module]:
     if decoder is None:
         raise ValueError(f"{type(model).__name__}: no list of {num_layers} decoder layers to tap; pick another target")
     layers = next(child for child in decoder.children() if _is_stack(child, num_layers))
+    flags = [module.is_causal for module in layers.modules() if hasattr(module, "is_causal")]
+    if flags and not any(flags):  # BERT and kin load as causal models, keep a cache, and attend both ways.
+        raise ValueError(f"{type(model).__name__}: attends both ways, so it is not a causal language model; pick another")
     return {**dict(enumerate(layers.children())), "final": decoder}
 
 

@@ -25,14 +25,15 @@ States = list[dict[str, dict[int, Tensor]]]
 _ROWS = ("keys", "values")
 _STATES = ("conv_states", "recurrent_states")
 _FLAGS = ("is_conv_states_initialized", "is_recurrent_states_initialized", "has_previous_state", "conv_kernel_size")
-_KNOWN = (
-    hf.DynamicLayer,
-    hf.DynamicSlidingWindowLayer,
-    hf.LinearAttentionLayer,
-    hf.LinearAttentionAndFullAttentionLayer,
-    hf.LinearAttentionAndSlidingWindowAttentionLayer,
-    hf.DummyLayer,
-)
+# By name, as releases of transformers differ in which of them exist.
+_KNOWN = {
+    "DynamicLayer",
+    "DynamicSlidingWindowLayer",
+    "LinearAttentionLayer",
+    "LinearAttentionAndFullAttentionLayer",
+    "LinearAttentionAndSlidingWindowAttentionLayer",
+    "DummyLayer",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +48,8 @@ def blank(config: Any) -> SlotState:
     """An empty state for a text config. ValueError when a layer keeps a cache that cannot be rolled back."""
     layers: Layers = list(DynamicCache(config=config).layers)
     for index, layer in enumerate(layers):
-        if type(layer) not in _KNOWN:
-            kind = type(layer).__name__
+        kind = type(layer).__name__
+        if kind not in _KNOWN:
             raise ValueError(
                 f"{config.model_type}: layer {index} caches as {kind}, which cannot be rolled back; pick another target"
             )

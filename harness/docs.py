@@ -1,13 +1,14 @@
-"""`python -m harness.docs` writes results/README.md: the run folder, every column and every metric, from their own definitions."""
+"""`python -m harness.docs` writes results/README.md: the run folder, every column, every metric, from their definitions."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
+from textwrap import dedent
 from types import ModuleType
 
-from harness import speedup, store
+from harness import speedup, stats, store
 from harness.metrics import ledger, load, memory, pairs, position, quality, stream
 from harness.metrics.value import REASONS
 from harness.records import SCHEMA_VERSION, TABLES, Table
@@ -22,6 +23,7 @@ METRICS: tuple[tuple[str, ModuleType], ...] = (
     ("Memory", memory),
     ("Pairs of arms", pairs),
     ("Speedup", speedup),
+    ("How sure", stats),
 )
 
 
@@ -44,7 +46,7 @@ def _folder() -> Iterator[str]:
     title, _, rest = inspect.cleandoc(store.__doc__ or "").partition("\n\n")
     layout, _, note = rest.partition("\n\n")
     yield title
-    yield "```\n" + inspect.cleandoc(layout) + "\n```"
+    yield "```\n" + dedent(layout) + "\n```"
     yield note
     yield (
         f"Schema version {SCHEMA_VERSION}. A nullable column that is null was not reported; it never means 0."
@@ -65,21 +67,29 @@ def _cell(text: str) -> str:
 
 def _metrics() -> Iterator[str]:
     yield "## Metrics"
-    yield "Computed from the rows by `harness.metrics` and `harness.speedup`, never stored. Each is one function."
+    yield "Computed from the rows by `harness.metrics`, `harness.speedup` and `harness.stats`, never stored. Each is one function."
     for title, module in METRICS:
         yield f"### {title}"
         yield _paragraph(module)
-        yield "\n".join(f"- `{name}`: {_paragraph(function)}" for name, function in functions(module))
+        yield "\n".join(f"- `{name}`: {_paragraph(member)}" for name, member in members(module))
 
 
-def functions(module: ModuleType) -> list[tuple[str, Callable[..., object]]]:
-    """Public functions that a module defines, in the order of the source."""
-    found = [
-        (name, member)
-        for name, member in inspect.getmembers(module, inspect.isfunction)
-        if not name.startswith("_") and member.__module__ == module.__name__
-    ]
-    return sorted(found, key=lambda pair: pair[1].__code__.co_firstlineno)
+def members(module: ModuleType) -> list[tuple[str, object]]:
+    """Public functions that a module defines, and the documented properties of its classes, in the order of the source."""
+    found: list[tuple[int, str, object]] = []
+    for name, member in vars(module).items():
+        if name.startswith("_") or getattr(member, "__module__", None) != module.__name__:
+            continue
+        if inspect.isfunction(member):
+            found.append((member.__code__.co_firstlineno, name, member))
+        elif inspect.isclass(member):
+            found += _properties(member)
+    return [(name, member) for _, name, member in sorted(found, key=lambda entry: entry[0])]
+
+
+def _properties(owner: type) -> list[tuple[int, str, object]]:
+    getters = ((name, member.fget) for name, member in vars(owner).items() if isinstance(member, property) and member.fget)
+    return [(get.__code__.co_firstlineno, f"{owner.__name__}.{name}", get) for name, get in getters if get.__doc__]
 
 
 def _paragraph(documented: object) -> str:

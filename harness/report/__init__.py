@@ -23,7 +23,8 @@ LEGEND = (
     "n requests per arm · out: steady-window output tokens/s · speedup: output tokens/s over plain, paired by prompt and boot"
     " (concurrency 1) or by boot; 95 % interval, descriptive with one block · prefill: prompt tokens/s to the first token at"
     " the median depth, concurrency 1 · TPOT: median ms per output token after the first chunk · accept length: tokens per"
-    " speculating step, own token included, ± 95 % over prompts · accept rate: share of drafted tokens, at draft budget K, then the share of steps with a draft if under 95 % ·"
+    " speculating step, own token included, ± 95 % over prompts · accept rate: share of drafted tokens, at draft budget K, then"
+    " the share of steps with a draft if under 95 % ·"
     " tokens/step: over all decode steps · GiB: 2^30 bytes · -: not measured or not reported"
 )
 
@@ -93,10 +94,8 @@ def _depths(groups: dict[str, dict[str, Line]]) -> Iterator[str]:
     for name in (name for name in groups if name != ALL):
         found = {arm: _by_depth(line) for arm, line in groups[name].items()}
         if max(len(rates) for rates in found.values()) > 1:
-            arms = "; ".join(
-                f"{arm} " + ", ".join(f"{rate:.0f} @{depth}" for depth, rate in rates) for arm, rates in found.items()
-            )
-            yield f"prefill tok/s by depth up to, {name}: {arms}"
+            arms = (f"{arm} " + ", ".join(f"{rate:.0f} @{depth}" for depth, rate in rates) for arm, rates in found.items())
+            yield f"prefill tok/s by depth, {name}: {'; '.join(arms)}"
 
 
 def _by_depth(line: Line) -> list[tuple[str, float]]:

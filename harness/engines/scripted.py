@@ -16,6 +16,7 @@ import time
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import islice
 from pathlib import Path
 
 from pydantic import Field
@@ -106,10 +107,18 @@ class ScriptedEngine:
         if _hits(number, script.hang_every) or 0 < script.hang_after < number:
             await asyncio.Event().wait()
         beats = [] if _hits(number, script.empty_every) else self._beats(request)
+        if not beats:
+            yield Chunk(time.monotonic_ns(), (), finish="stop")
         self._running += 1
+        start, tokens, sent = time.monotonic(), answer_tokens(request), 0
         try:
-            async for chunk in self._play(request, beats):
-                yield chunk
+            for index, beat in enumerate(beats):
+                if (wait := start + beat.at_ms / 1e3 - time.monotonic()) > 0:
+                    await asyncio.sleep(wait)
+                sent += beat.tokens
+                finish = None if index < len(beats) - 1 else "length" if sent >= request.max_tokens else "stop"
+                self._count(beat)
+                yield self._chunk(beat, tuple(islice(tokens, beat.tokens)), finish)
         finally:
             self._running -= 1
 
@@ -136,27 +145,10 @@ class ScriptedEngine:
             return _declared(self._script.streams, self._script.stream)
         return drawn_beats(request, self._budget, self._script)
 
-    async def _play(self, request: Request, beats: Sequence[Beat]) -> AsyncIterator[Chunk]:
-        start, sent = time.monotonic_ns(), 0
-        tokens = answer_tokens(request)
-        if not beats:
-            yield Chunk(time.monotonic_ns(), (), finish="stop")
-        for index, beat in enumerate(beats):
-            if (wait := start / 1e9 + beat.at_ms / 1e3 - time.monotonic()) > 0:
-                await asyncio.sleep(wait)
-            ids = tuple(next(tokens) for _ in range(beat.tokens))
-            sent += len(ids)
-            finish = None if index < len(beats) - 1 else "length" if sent >= request.max_tokens else "stop"
-            self._count(beat)
-            told = self._script.tells_steps
-            yield Chunk(
-                time.monotonic_ns(),
-                ids,
-                beat.drafted if told else None,
-                beat.accepted if told else None,
-                finish,
-                beat.reasoning,
-            )
+    def _chunk(self, beat: Beat, ids: tuple[int, ...], finish: str | None) -> Chunk:
+        told = self._script.tells_steps
+        drafted, accepted = (beat.drafted, beat.accepted) if told else (None, None)
+        return Chunk(time.monotonic_ns(), ids, drafted, accepted, finish, beat.reasoning)
 
     def _count(self, beat: Beat) -> None:
         totals = self._totals

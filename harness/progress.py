@@ -27,7 +27,10 @@ class RunProgress:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        if self._bar is not None:
+        if self._bar is not None and self._task is not None:
+            self._bar.update(
+                self._task, description="done" if kind is None else "stopped", completed=self._done, eta=self.eta()
+            )
             self._bar.stop()
 
     def tell(self, doing: str) -> None:

@@ -55,7 +55,7 @@ class Store:
         self._lock = lock
 
     def complete_cells(self) -> set[str]:
-        return {path.name for path in (self.folder / "cells").iterdir()}
+        return {path.name for path in (self.folder / "cells").iterdir() if not path.name.startswith(_ASIDE)}
 
     def write_cell(self, cell_id: str, rows: Mapping[str, Iterable[Mapping[str, Any]]]) -> None:
         """Write all tables of a cell, or none. `rows` by table name. Raises ValueError on a row that does not fit its table."""
@@ -139,7 +139,8 @@ def _read(folder: Path, table: Table) -> pa.Table:
     if _is_finished(folder):
         return pq.read_table(folder / f"{table.name}.parquet")
     pattern = "servings/*.parquet" if table is SERVINGS else f"cells/*/{table.name}.parquet"
-    pieces = [pq.ParquetFile(path).read() for path in sorted(folder.glob(pattern)) if not path.parent.name.startswith(_ASIDE)]
+    paths = [path for path in sorted(folder.glob(pattern)) if not path.relative_to(folder).parts[1].startswith(_ASIDE)]
+    pieces = [pq.ParquetFile(path).read() for path in paths]
     return pa.concat_tables(pieces) if pieces else table.to_arrow([])
 
 

@@ -1,0 +1,137 @@
+"""The run folder: atomic, locked, resumable, and readable at any moment."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.records import REQUESTS, SAMPLES, SERVINGS, STEPS
+from harness.store import Store, code_hash, compact, find_resumable, open_store, read_tables
+
+KEYS = {"run_id": "r", "serving_id": "s", "block": 0, "arm": "plain"}
+
+
+def filled(table: Any, **values: Any) -> dict[str, Any]:
+    """A row with an empty value of the right type wherever the table asks for one."""
+    empty = {"int64": 0, "double": 0.0, "string": "", "bool": False}
+    row = {c.name: None if c.nullable else empty.get(str(c.type), []) for c in table.columns}
+    return {**row, **KEYS, **values}
+
+
+def start(results: Path, config_hash: str = "c" * 64, fresh: bool = False) -> Store:
+    return open_store(results, "rig", "name: rig\n", config_hash, "code", fresh)
+
+
+def write(store: Store, cell_id: str, requests: int = 2) -> None:
+    rows = [filled(REQUESTS, cell_id=cell_id, request_id=f"{cell_id}-{i}", phase="measured") for i in range(requests)]
+    store.write_cell(cell_id, {"requests": rows, "steps": [filled(STEPS, cell_id=cell_id)], "samples": [filled(SAMPLES)]})
+
+
+def test_a_finished_run_is_four_files_and_its_configuration(tmp_path: Path) -> None:
+    store = start(tmp_path)
+    write(store, "a")
+    write(store, "b", 3)
+    store.write_serving(filled(SERVINGS))
+    store.finish()
+    store.close()
+    names = {path.name for path in store.folder.iterdir()} - {".lock"}
+    assert names == {"config.yaml", "run.json", *(f"{t}.parquet" for t in ("servings", "requests", "steps", "samples"))}
+    tables = read_tables(store.folder)
+    assert [len(t) for t in (tables.servings, tables.requests, tables.steps, tables.samples)] == [1, 5, 2, 2]
+    facts = json.loads((store.folder / "run.json").read_text("utf-8"))
+    assert (facts["config_hash"], facts["code_hash"], facts["schema"]) == ("c" * 64, "code", 1)
+
+
+def test_the_run_id_names_rig_time_and_configuration(tmp_path: Path) -> None:
+    run_id = start(tmp_path, "abcdef" + "0" * 58).run_id
+    rig, day, time, short = run_id.split("-")
+    assert (rig, len(day), len(time), short) == ("rig", 8, 6, "abcdef")
+
+
+def test_an_unfinished_run_can_be_read_and_compacted(tmp_path: Path) -> None:
+    store = start(tmp_path)
+    write(store, "a")
+    assert len(read_tables(store.folder).requests) == 2
+    compact(store.folder)
+    write(store, "b")
+    assert len(read_tables(store.folder).requests) == 4, "an early compaction must not hide later cells"
+    assert len(read_tables(store.folder).servings) == 0
+
+
+def test_a_cell_with_a_bad_row_leaves_nothing_that_looks_complete(tmp_path: Path) -> None:
+    store = start(tmp_path)
+    with pytest.raises(ValueError, match="requests: missing or unknown columns"):
+        store.write_cell("a", {"requests": [{"cell_id": "a"}], "steps": [], "samples": []})
+    assert store.complete_cells() == set()
+
+
+def test_an_unfinished_run_is_continued_only_with_equal_hashes(tmp_path: Path) -> None:
+    store = start(tmp_path)
+    write(store, "a")
+    store.close()
+    assert find_resumable(tmp_path, "c" * 64, "other code") is None
+    assert find_resumable(tmp_path, "d" * 64, "code") is None
+    again = start(tmp_path)
+    assert (again.folder, again.resumed, again.complete_cells()) == (store.folder, True, {"a"})
+
+
+def test_fresh_starts_a_new_run_beside_an_unfinished_one(tmp_path: Path) -> None:
+    first = start(tmp_path)
+    second = start(tmp_path, fresh=True)
+    assert first.folder != second.folder
+    assert not second.resumed
+
+
+def test_a_finished_run_is_not_continued(tmp_path: Path) -> None:
+    first = start(tmp_path)
+    write(first, "a")
+    first.finish()
+    first.close()
+    second = start(tmp_path)
+    assert second.folder != first.folder
+
+
+def test_what_a_killed_process_was_writing_is_removed(tmp_path: Path) -> None:
+    store = start(tmp_path)
+    write(store, "a")
+    store.close()
+    (store.folder / "cells" / ".tmp-b").mkdir()
+    (store.folder / "cells" / ".tmp-b" / "requests.parquet").write_bytes(b"half")
+    (store.folder / "servings" / ".tmp-s.parquet").write_bytes(b"half")
+    assert len(read_tables(store.folder).requests) == 2
+    again = start(tmp_path)
+    assert again.complete_cells() == {"a"}
+    assert not list(again.folder.rglob(".tmp-*"))
+
+
+def test_a_second_process_gets_one_clear_error(tmp_path: Path) -> None:
+    store = start(tmp_path)
+    program = (
+        "import sys; from pathlib import Path; from harness.store import open_store\n"
+        "try: open_store(Path(sys.argv[1]), 'rig', '', 'c' * 64, 'code', False)\n"
+        "except RuntimeError as error: print(error); sys.exit(3)"
+    )
+    command = [sys.executable, "-c", program, str(tmp_path)]
+    root = Path(__file__).parents[2]
+    second = subprocess.run(command, capture_output=True, text=True, cwd=root, check=False)
+    assert (second.returncode, second.stderr) == (3, "")
+    assert "another process is measuring this run" in second.stdout
+    assert len(second.stdout.splitlines()) == 1
+    store.close()
+    third = subprocess.run(command, capture_output=True, text=True, cwd=root, check=False)
+    assert third.returncode == 0
+
+
+def test_a_folder_without_a_run_is_told(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="no run here"):
+        read_tables(tmp_path)
+
+
+def test_the_code_hash_is_stable_and_covers_both_packages() -> None:
+    assert code_hash() == code_hash()
+    assert len(code_hash()) == 64

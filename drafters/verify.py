@@ -26,12 +26,14 @@ from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from drafters.contract import Draft
 from drafters.sampling import RequestRandom, SamplingParams, draw, probabilities
 
 Rule = Literal["standard", "block"]
+_Lists = list[list[int]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,14 +100,11 @@ def _argmax_and_drafts(
     return best, drafted
 
 
-_Lists = list[list[int]]
-
-
 def _read_packed(logits_RTV: Tensor, tokens_RK: Tensor, lengths: list[int], rows: list[int]) -> tuple[_Lists, _Lists, _Lists]:
     """Argmax, whether it is NaN, and drafts, in one small transfer. `max` like `argmax` takes the first index of a tie."""
     width = logits_RTV.shape[1]
     values_RT, best_RT = logits_RTV.max(-1)
-    packed = torch.cat([best_RT, values_RT.isnan().long(), tokens_RK], dim=1).tolist()
+    packed: _Lists = torch.cat([best_RT, values_RT.isnan().long(), tokens_RK], dim=1).tolist()
     return [row[:width] for row in packed], [row[width : 2 * width] for row in packed], [row[2 * width :] for row in packed]
 
 
@@ -116,7 +115,7 @@ def _read_in_place(logits_RTV: Tensor, tokens_RK: Tensor, lengths: list[int], ro
     """
     exact = logits_RTV if logits_RTV.dtype in (torch.float32, torch.float64) else logits_RTV.float()
     z_RTV = exact.detach().numpy()
-    best_RT = np.zeros(z_RTV.shape[:2], dtype=np.int64)
+    best_RT: NDArray[np.int64] = np.zeros(z_RTV.shape[:2], dtype=np.int64)
     if len(rows) == len(lengths) and min(lengths) + 1 == z_RTV.shape[1]:
         z_RTV.argmax(-1, out=best_RT)
     else:

@@ -67,7 +67,7 @@ def _cell(text: str) -> str:
 
 def _metrics() -> Iterator[str]:
     yield "## Metrics"
-    yield "Computed from the rows by `harness.metrics`, `harness.speedup` and `harness.stats`, never stored. Each is one function."
+    yield "Computed from the rows by `harness.metrics`, `harness.speedup` and `harness.stats`, never stored."
     for title, module in METRICS:
         yield f"### {title}"
         yield _paragraph(module)

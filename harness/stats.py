@@ -183,11 +183,11 @@ def _influence(values: Array) -> Array:
 def _bca(draws: Array, estimate: float, influence: Array) -> tuple[float, float]:
     """Bias-corrected and accelerated percentile limits (Efron 1987)."""
     spread = float((influence**2).sum())
-    if spread == 0:
+    if float(np.ptp(draws)) <= 1e-12 * max(1.0, abs(estimate)):
         return estimate, estimate
     acceleration = float((influence**3).sum()) / (6 * spread**1.5)
     below = ((draws < estimate).mean() + (draws <= estimate).mean()) / 2
-    bias = float(stats.norm.ppf(below))
+    bias = float(stats.norm.ppf(min(max(below, 1 / len(draws)), 1 - 1 / len(draws))))
     tails = np.array([(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
     z = bias + stats.norm.ppf(tails)
     low, high = np.quantile(draws, stats.norm.cdf(bias + z / (1 - acceleration * z)))

@@ -123,9 +123,14 @@ class Running:
     peak: int
     source: str
 
-    def reached(self, asked: int) -> bool:
-        """Whether at least 95 % of the asked concurrency ran: half of the time by the engine's batches, once by the stream."""
-        return (self.median if self.source == "steps" else self.peak) >= 0.95 * asked
+    def reached(self, asked: int) -> bool | None:
+        """Whether at least 95 % of the asked concurrency ran, for half of the time. A stream can show it but not refute it:
+        null when it does not. One request at a time is always reached."""
+        if asked == 1:
+            return True
+        if self.source == "steps":
+            return self.median >= 0.95 * asked
+        return True if self.peak >= 0.95 * asked else None
 
 
 def effective_concurrency(cell: Rows, steps: Rows, concurrency: int) -> Running | Missing:

@@ -1,0 +1,183 @@
+"""The printed table and the tidy summary agree, fit the console, and never show what may not be shown."""
+
+import io
+from copy import deepcopy
+
+import pytest
+from rich.console import Console
+from synthetic import CONFIG, serving, simulate, write_run
+
+from harness.report import print_report, summary
+
+
+def printed(folder, width=120):
+    out = io.StringIO()
+    print_report(folder, Console(file=out, width=width, force_terminal=False))
+    return out.getvalue()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return write_run(tmp_path_factory.mktemp("results") / "three-blocks", simulate())
+
+
+@pytest.fixture(scope="module")
+def numbers(folder):
+    return summary(folder)
+
+
+def pick(numbers, metric, arm="ngram", content="code", concurrency=1):
+    chosen = numbers[
+        (numbers.metric == metric)
+        & (numbers.arm == arm)
+        & (numbers.content_class == content)
+        & (numbers.concurrency == concurrency)
+    ]
+    assert len(chosen) == 1
+    return chosen.iloc[0]
+
+
+def test_every_number_is_there_once(numbers):
+    keys = numbers[["content_class", "concurrency", "arm", "metric"]]
+    assert not keys.duplicated().any()
+    assert set(numbers.content_class) == {"code", "chat", "all"}
+    assert set(numbers.run_id) == {"three-blocks"}
+
+
+def test_the_summary_has_the_known_values(numbers):
+    assert pick(numbers, "ttft_ms_p50").value == 100
+    assert pick(numbers, "tokens_per_step", "plain").value == 1.0
+    assert pick(numbers, "acceptance_length").value == pytest.approx(3, abs=0.2)
+    assert pick(numbers, "acceptance_rate").budget == 4
+    assert pick(numbers, "coverage").value == 1.0
+    assert pick(numbers, "position_rate_marginal_1").value == pytest.approx(0.8, abs=0.05)
+    assert pick(numbers, "drafter_memory").value == 2**28
+    assert pick(numbers, "identity_errors").value == 0
+    assert pick(numbers, "prefill_tps_to_128_p50").value == pytest.approx(750)
+    assert pick(numbers, "output_tps", "plain", concurrency=2).value == pytest.approx(2 * 37 / (0.1 + 36 * 0.02), rel=0.03)
+
+
+def test_a_null_carries_its_reason(numbers):
+    length = pick(numbers, "acceptance_length", "plain")
+    assert (length.isna().value, length.note) == (True, "plain_arm")
+    assert pick(numbers, "prefill_tps_p50", concurrency=2).note == "queued"
+    assert pick(numbers, "latency_speedup").note == "lengths_differ"
+
+
+def test_a_speedup_carries_interval_claim_and_verdict(numbers):
+    fast, same = pick(numbers, "speedup"), pick(numbers, "speedup", "plain2", "all")
+    assert fast.low < fast.value < fast.high
+    assert fast.note == "CONTROLLED: faster"
+    assert same.note.startswith("CONTROLLED: no detected difference (detectable: ")
+    assert numbers[(numbers.metric == "speedup") & (numbers.arm == "plain")].empty
+
+
+@pytest.mark.parametrize("width", [120, 80])
+def test_the_table_fits_and_holds_every_column(folder, width):
+    text = printed(folder, width)
+    assert max(map(len, text.splitlines())) <= width
+    assert "…" not in text
+    for heading in ("tok/s", "speedup", "@depth", "p50/p95", "TPOT", "length", "rate @K", "/step", "/drafter", "errors"):
+        assert heading in text
+    assert "0.52 @K=4" in text
+    assert "baseline" in text
+    assert "control: ngram against plain CONTROLLED" in text
+    assert "~ code: no detected difference" in text
+
+
+def test_the_table_prints_what_the_summary_holds(folder, numbers):
+    text, fast = printed(folder), pick(numbers, "speedup")
+    assert f"{fast.value:.2f}x [{fast.low:.2f}, {fast.high:.2f}]" in text
+    assert f"{pick(numbers, 'output_tps').value:.1f}" in text
+    assert f"{pick(numbers, 'tpot_ms_p50').value:.2f}" in text
+
+
+def test_the_header_says_what_was_held_still(folder):
+    text = printed(folder)
+    for words in ("synthetic: made for a test", "Tiny · float32", "reference (torch 2.13.0)", "Test CPU · 2 cores · 16 GiB"):
+        assert words in text
+    for words in ("greedy · stop natural", "screen · 3 of 3 blocks", "three-blocks", "concurrency 1", "concurrency 2"):
+        assert words in text
+    assert "incomplete" not in text
+
+
+def test_one_block_is_descriptive_and_a_cut_run_says_so(tmp_path):
+    text = printed(write_run(tmp_path / "run", simulate(1, ("plain", "ngram"))))
+    assert "x descriptive" in text
+    assert "incomplete: 8 of 36 cells" in text
+    assert "1 of 3 blocks" in text
+    assert "~" not in text
+
+
+def test_a_confounded_pair_prints_no_speedup(tmp_path):
+    rows = simulate(2)
+    for row in rows["servings"]:
+        if row["arm"] == "ngram":
+            row["resolved"]["dtype"] = '"bfloat16"'
+    folder = write_run(tmp_path / "run", rows)
+    lines = [line for line in printed(folder).splitlines() if line.startswith("  ngram")]
+    assert lines
+    assert all("confounded" in line and "x [" not in line for line in lines)
+    assert 'confounded by dtype ("float32" against "bfloat16")' in printed(folder)
+    assert pick(summary(folder), "speedup").note.startswith("CONFOUNDED: ")
+
+
+def test_a_coalesced_stream_refuses_time_per_token_in_the_table(tmp_path):
+    rows = simulate(2)
+    for row in rows["requests"]:
+        if row["arm"] == "ngram":
+            row["chunk_tokens"] = [row["chunk_tokens"][0], *[0] * (len(row["chunk_tokens"]) - 2), sum(row["chunk_tokens"][1:])]
+    text = printed(write_run(tmp_path / "run", rows))
+    assert "refused" in text
+    assert "refused: a chunk holds more tokens than a step can make" in text
+
+
+def test_failures_are_counted_and_confound(tmp_path):
+    rows = simulate(2)
+    failed = next(row for row in rows["requests"] if row["arm"] == "ngram")
+    failed |= {"error": "TimeoutError: no end", "finish": None}
+    numbers = summary(write_run(tmp_path / "run", rows))
+    assert pick(numbers, "error_rate").value == pytest.approx(1 / 12)
+    assert pick(numbers, "error_rate").n == 12
+    assert pick(numbers, "ttft_ms_p50").n == pick(numbers, "ttft_ms_p50", "plain").n == 11
+    assert pick(numbers, "speedup").note.startswith("CONFOUNDED")
+
+
+def test_fixed_length_is_labelled_and_acceptance_ends_at_the_stop_token(tmp_path):
+    rows, config = simulate(2), deepcopy(CONFIG)
+    config["workload"]["stop"] = "fixed"
+    for row in rows["requests"]:
+        row["ignore_eos"] = True
+    folder = write_run(tmp_path / "untold", rows, config)
+    assert pick(summary(folder), "acceptance_length").note == "text after a stop token included"
+    assert "stop fixed" in printed(folder)
+    assert "(fixed length)" in printed(folder)
+    for row in rows["requests"]:
+        row["token_ids"] = [7 if i == 5 else 1 for i in range(row["output_tokens"])]
+    for row in rows["servings"]:
+        row["resolved"]["stop_ids"] = '"7,8"'
+    numbers = summary(write_run(tmp_path / "told", rows, config))
+    assert pick(numbers, "acceptance_length").note == ""
+    steps = pick(numbers, "position_rate_marginal_1").n
+    assert pick(numbers, "tokens_per_step").n == 12
+    assert steps == 12 * 12
+
+
+def test_depths_are_printed_where_a_class_has_several(tmp_path):
+    rows = simulate(1, ("plain", "ngram"))
+    for row in rows["requests"]:
+        if row["prompt_set"] == "chat":
+            row["prompt_tokens"] = 1000 if row["prompt_id"] in ("p0", "p1") else 2000
+    text = printed(write_run(tmp_path / "run", rows))
+    assert "prefill tok/s by depth, chat: plain 10000 @1024, 20000 @2048; ngram" in text
+    assert "by depth, code" not in text
+
+
+def test_a_run_without_rows_yet_says_so(tmp_path):
+    rows = {"servings": [serving("plain")], "requests": [], "steps": [], "samples": []}
+    assert "no measured requests yet" in printed(write_run(tmp_path / "run", rows))
+
+
+def test_a_folder_that_is_no_run_is_refused(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        summary(tmp_path)

@@ -58,8 +58,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parse(sys.argv[1:] if argv is None else argv)
     try:
         code: int = args.command(args)
-    except KeyboardInterrupt:
-        print("stopped; complete cells are kept, the same command resumes", file=sys.stderr)
+    except KeyboardInterrupt as stop:
+        print(str(stop) or "stopped; complete cells are kept, the same command resumes", file=sys.stderr)
         return 130
     except (ValueError, RuntimeError, OSError) as error:
         if os.environ.get(TRACEBACK):

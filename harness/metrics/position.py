@@ -62,7 +62,7 @@ def _at_least(counts: Counter[int], budget: int) -> tuple[int, ...]:
 
 def _delivered(row: Row) -> list[int]:
     """Accepted drafts of every step, less the overshoot of the last one."""
-    kept, total = integers(row["step_accepted"]), integer(row["accepted"])
+    kept, total = list(integers(row["step_accepted"])), integer(row["accepted"])
     if kept and total is not None:
         kept[-1] -= sum(kept) - total
     return kept

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 Row = Mapping[str, Any]
@@ -17,7 +18,13 @@ def rows_of(table: pd.DataFrame, **equal: object) -> list[dict[str, Any]]:
     """The rows of a table as dictionaries, those alone whose columns equal the given values."""
     for column, value in equal.items():
         table = table[table[column] == value]
-    return [{str(k): v for k, v in row.items()} for row in table.to_dict("records")]
+    columns = {str(name): [_plain(value) for value in table[name]] for name in table.columns}
+    return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+
+
+def _plain(value: Any) -> Any:
+    """Arrays as lists, once: every metric walks them."""
+    return value.tolist() if isinstance(value, np.ndarray) else value
 
 
 def is_null(value: Any) -> bool:
@@ -31,7 +38,9 @@ def integer(value: Any) -> int | None:
 
 
 def integers(value: Any) -> list[int]:
-    """A list column's value; null is an empty list."""
+    """A list column's value, not to be changed; null is an empty list."""
+    if isinstance(value, list):
+        return value
     return [] if is_null(value) else [int(v) for v in value]
 
 

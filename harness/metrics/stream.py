@@ -22,7 +22,7 @@ def token_chunks(row: Row) -> list[tuple[int, int]]:
 def _refused(row: Row) -> Missing | None:
     if outcome(row) == "failed":
         return Missing("failed")
-    return None if token_chunks(row) else Missing("no_tokens")
+    return None if any(integers(row["chunk_tokens"])) else Missing("no_tokens")
 
 
 def ttft_ms(row: Row) -> Maybe:
@@ -41,7 +41,7 @@ def ttfa_ms(row: Row) -> Maybe:
 
 def is_coalesced(row: Row, budget: int | None) -> bool:
     """True when a chunk holds more tokens than one step can make (budget + 1): chunks are then no steps, nor timed as such."""
-    return any(tokens > (budget or 0) + 1 for _, tokens in token_chunks(row))
+    return max(integers(row["chunk_tokens"]), default=0) > (budget or 0) + 1
 
 
 def tpot_ms(row: Row, budget: int | None) -> Maybe:

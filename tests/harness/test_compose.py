@@ -125,6 +125,12 @@ def test_arms_draw_their_budget_from_the_rig() -> None:
     assert {name: arm.draft_budget for name, arm in run.arms.items()} == {"plain": None, "ngram": 7}
 
 
+def test_an_arm_can_be_added_on_the_command_line() -> None:
+    run = compose_run(RIG, ["+arm@arms.second=ngram", "arms.second.options.max_n=5"]).run
+    assert run.arms["second"].options["max_n"] == 5
+    assert run.arms["second"].draft_budget == run.draft_budget
+
+
 @pytest.mark.parametrize(
     ("override", "levels"),
     [("concurrency=8", (8,)), ("concurrency=1,8", (1, 8)), ("concurrency=1, 8,32", (1, 8, 32)), ("concurrency=[2]", (2,))],

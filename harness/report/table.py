@@ -9,7 +9,7 @@ from rich.table import Table
 
 from harness.report.summary import Number
 
-WIDE = 112
+WIDE = 118
 FULL_COVERAGE = 0.95
 Line = Mapping[str, Number]
 
@@ -50,12 +50,11 @@ def _prefill(line: Line) -> str:
     return rate if rate == "-" else f"{rate} @{depth}"
 
 
-def _pair(first: str, second: str, form: str = ".0f") -> Callable[[Line], str]:
-    def text(line: Line) -> str:
-        one, two = value(line, first, form), value(line, second, form)
-        return one if one == two else f"{one}/{two}"
-
-    return text
+def _ttft(line: Line) -> str:
+    number = line.get("ttft_ms_p50")
+    form = ".2f" if number is not None and number.value is not None and number.value < 10 else ".0f"
+    one, two = value(line, "ttft_ms_p50", form), value(line, "ttft_ms_p95", form)
+    return one if one == two else f"{one}/{two}"
 
 
 def _length(line: Line) -> str:
@@ -94,7 +93,7 @@ SPEED = (
     Column("out\ntok/s", lambda line: value(line, "output_tps")),
     Column("speedup\n[95 %]", _speedup),
     Column("prefill\ntok/s @depth", _prefill),
-    Column("TTFT ms\np50/p95", _pair("ttft_ms_p50", "ttft_ms_p95")),
+    Column("TTFT ms\np50/p95", _ttft),
     Column("TPOT\nms", lambda line: value(line, "tpot_ms_p50", ".2f")),
 )
 DRAFTING = (

@@ -181,3 +181,12 @@ def test_a_run_without_rows_yet_says_so(tmp_path):
 def test_a_folder_that_is_no_run_is_refused(tmp_path):
     with pytest.raises(FileNotFoundError):
         summary(tmp_path)
+
+
+def test_notes_are_told_once_and_alike_ones_together(tmp_path):
+    rows = simulate(2)
+    for row in rows["servings"]:
+        row["flags"] = [f"client: event-loop lag p99 is {row['block'] + 2}.5 ms; the client may limit the rate"]
+    text = printed(write_run(tmp_path / "run", rows))
+    assert text.count("note: client: event-loop lag p99 is 2.5 ms; the client may limit the rate (and 1 like it)") == 1
+    assert "CONTROLLED" in text

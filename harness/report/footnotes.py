@@ -1,0 +1,79 @@
+"""What stands below a table: control verdicts with their findings, claims that could not be made, depths, notes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+
+from harness.control import Control, Finding
+from harness.metrics import LENGTH_LIMIT, REASONS
+from harness.report.run import FinishedRun
+from harness.report.summary import ALL, Number
+from harness.report.table import Line
+
+REFUSALS = {"coalesced", "exceeds_budget", "concurrency_not_reached", "no_pairs"}
+Groups = Mapping[str, Mapping[str, Line]]
+
+
+def control_lines(run: FinishedRun, concurrency: int, groups: Groups) -> Iterator[str]:
+    """Per arm: the control verdict with its findings, lengths, and differences that could not be detected."""
+    for arm in run.methods:
+        control = run.control(arm, concurrency)
+        if control is None:
+            continue
+        yield f"control: {arm} against {control.plain} {control.verdict}{_lengths(arm, groups)}"
+        yield from _findings(control)
+        for name, arms in groups.items():
+            verdict, _, claim = arms[arm]["speedup"].note.partition(": ")
+            if claim.startswith("no detected") and verdict != "CONFOUNDED":
+                yield f"  ~ {name}: {claim}"
+    notes = {number.note for arms in groups.values() for line in arms.values() for number in line.values()}
+    for reason in sorted(notes & REFUSALS):
+        yield f"refused: {REASONS[reason]}"
+
+
+def _findings(control: Control) -> Iterator[str]:
+    for kind, label in (("confounder", "confounded by"), ("unknown", "unknown"), ("implied", "implied")):
+        for finding in control.findings:
+            if finding.kind == kind:
+                yield f"  {label} {finding}"
+
+
+def _lengths(arm: str, groups: Groups) -> str:
+    """The largest median difference in output length over the classes."""
+    found: list[Number] = [n for arms in groups.values() if (n := arms[arm].get("length_difference")) and n.value is not None]
+    if not found:
+        return ""
+    worst = max(found, key=lambda n: n.value or 0)
+    label = " (fixed length)" if worst.note else " (latencies not comparable)" if (worst.value or 0) > LENGTH_LIMIT else ""
+    return f" · output lengths differ by {100 * (worst.value or 0):.1f} % at the median{label}"
+
+
+def depth_lines(groups: Groups) -> Iterator[str]:
+    """Prefill rate by depth, for content classes whose prompts span several."""
+    for name in (name for name in groups if name != ALL):
+        found = {arm: _by_depth(line) for arm, line in groups[name].items()}
+        if max(len(rates) for rates in found.values()) > 1:
+            arms = (f"{arm} " + ", ".join(f"{rate:.0f} @{depth}" for depth, rate in rates) for arm, rates in found.items())
+            yield f"prefill tok/s by depth, {name}: {'; '.join(arms)}"
+
+
+def _by_depth(line: Line) -> list[tuple[str, float]]:
+    parts = [(re.fullmatch(r"prefill_tps_to_(\d+)_p50", name), n.value) for name, n in line.items()]
+    return [(match[1], rate) for match, rate in parts if match and rate is not None]
+
+
+def note_lines(run: FinishedRun) -> Iterator[str]:
+    """Notes of all pairs and levels, told once; of notes that differ in figures only, the first and how many there are."""
+    controls = (run.control(arm, level) for level in run.levels() for arm in run.methods)
+    findings = dict.fromkeys(f for control in controls if control for f in control.of("note"))
+    alike: dict[str, list[str]] = {}
+    for text in dict.fromkeys(_note(finding) for finding in findings):
+        alike.setdefault(re.sub(r"[\d.]+", "", text), []).append(text)
+    for texts in alike.values():
+        more = f" (and {len(texts) - 1} like it)" if len(texts) > 1 else ""
+        yield f"note: {texts[0]}{more}"
+
+
+def _note(finding: Finding) -> str:
+    return finding.remedy if finding.factor == "flag" else str(finding)

@@ -48,6 +48,7 @@ class Script(Model):
     accept: float = Field(0.6, ge=0, le=1, description="probability that a draft is accepted, given the one before it")
     launch_fails: bool = False
     launch_s: float = Field(0.0, ge=0)
+    stop_s: float = Field(0.0, ge=0)
     fail_every: int = Field(0, ge=0)
     empty_every: int = Field(0, ge=0)
     hang_every: int = Field(0, ge=0)
@@ -138,7 +139,7 @@ class ScriptedEngine:
         return drained
 
     async def stop(self) -> None:
-        return None
+        await asyncio.sleep(self._script.stop_s)
 
     def _beats(self, request: Request) -> Sequence[Beat]:
         if self._script.streams is not None:

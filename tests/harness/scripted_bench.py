@@ -112,18 +112,17 @@ def run_bench(run: Run, results: Path, fresh: bool = False, console: Console | N
     return bench(composed(run), results, fresh, console or Console(quiet=True), FixedPrompts(run))
 
 
-def main() -> int:
-    run = scripted_run(json.loads(sys.argv[2]), json.loads(sys.argv[3]))
+def main(results: str, flags: Mapping[str, Any], protocol: Mapping[str, Any], console: Console | None = None) -> None:
+    """Run as a process of its own would; the exit code is the command line's."""
     try:
-        run_bench(run, Path(sys.argv[1]), console=Console())
+        run_bench(scripted_run(flags, protocol), Path(results), console=console)
     except KeyboardInterrupt as stopped:
         print(stopped, flush=True)
-        return 130
+        sys.exit(130)
     except RuntimeError as error:
         print(f"error: {error}", flush=True)
-        return 2
-    return 0
+        sys.exit(2)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main(sys.argv[1], json.loads(sys.argv[2]), json.loads(sys.argv[3]), Console())

@@ -129,16 +129,14 @@ def take(layers: Layers, row: int, before: int, ran: int, count: int, snapshot: 
 
 def _take(layer: Any, row: int, before: int, ran: int, count: int) -> Any:
     kept = copy.copy(layer)
-    # A window of W rows needs the W - 1 rows before the next one.
-    limit = layer.sliding_window - 1 if isinstance(layer, hf.DynamicSlidingWindowLayer) else before + count
+    held = before + count
+    if isinstance(layer, hf.DynamicSlidingWindowLayer):
+        held = min(held, layer.sliding_window - 1)  # All that the next row's window reaches back to.
     for name in _ROWS:
         rows = getattr(layer, name, None)
         if rows is not None:
             end = rows.shape[-2] - ran + count
-            start = max(end - count - min(before, limit), end - limit)
-            setattr(kept, name, rows[row : row + 1, :, start:end])
-    if isinstance(layer, hf.DynamicSlidingWindowLayer):
-        kept.cumulative_length = before + count
+            setattr(kept, name, rows[row : row + 1, :, end - held : end])
     return kept
 
 

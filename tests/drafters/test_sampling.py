@@ -71,12 +71,17 @@ def test_a_nucleus_wider_than_the_first_candidates_is_exact():
 
 
 def test_every_row_has_its_own_parameters():
-    logits_NV = torch.randn(5, 500, generator=torch.Generator().manual_seed(2)) * 3
-    params = [PLAIN, GREEDY, SamplingParams(0.7, 0.9, 0, 0), SamplingParams(1.3, 1.0, 5, 0), SamplingParams(0.5, 0.5, 3, 0)]
+    """Among them cuts that a first partial sort settles and cuts that need more candidates."""
+    logits_NV = torch.randn(7, 2000, generator=torch.Generator().manual_seed(2)) * 3
+    rows = [(1.0, 1.0, 0), (0.0, 0.9, 4), (0.7, 0.9, 0), (1.3, 1.0, 5), (0.5, 0.5, 3), (1.5, 0.999, 0), (1.0, 0.95, 700)]
+    params = [SamplingParams(temperature, top_p, top_k, 0) for temperature, top_p, top_k in rows]
     together_NV = probabilities(logits_NV, params)
     for n, param in enumerate(params):
         assert torch.equal(together_NV[n], probabilities(logits_NV[n : n + 1], [param])[0])
-    torch.testing.assert_close(together_NV.sum(-1), torch.ones(5))
+        if not param.greedy:
+            torch.testing.assert_close(together_NV[n : n + 1], transformers_probabilities(logits_NV[n : n + 1], param))
+    assert (together_NV > 0).sum(-1).tolist()[1] == 1
+    torch.testing.assert_close(together_NV.sum(-1), torch.ones(7))
 
 
 def test_a_greedy_row_is_one_hot_at_the_first_of_tied_maxima():

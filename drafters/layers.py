@@ -29,11 +29,11 @@ class Linear:
         self.out_features, self.in_features = weight_OI.shape
         self.bytes = weight_OI.nbytes + (0 if bias_O is None else bias_O.nbytes)
         self.packed = pack and can_pack(weight_OI)
-        self._weight = torch.ops.mkldnn._reorder_linear_weight(weight_OI, PACKED_FOR_ROWS) if self.packed else weight_OI
+        self._weight = torch.ops.mkldnn._reorder_linear_weight.default(weight_OI, PACKED_FOR_ROWS) if self.packed else weight_OI
 
     def __call__(self, x_NI: Tensor) -> Tensor:
         if self.packed:
-            y: Tensor = torch.ops.mkldnn._linear_pointwise(x_NI, self._weight, self.bias_O, "none", [], "")
+            y: Tensor = torch.ops.mkldnn._linear_pointwise.default(x_NI, self._weight, self.bias_O, "none", [], "")
             return y
         return F.linear(x_NI, self._weight, self.bias_O)
 

@@ -109,9 +109,9 @@ def build(args: argparse.Namespace) -> Serving:
         "draft_checkpoint_hash": checkpoint_hash(Path(args.checkpoint)) if args.checkpoint else None,
     }
     versions = {"torch": torch.__version__, "torch_config_cpu": torch.backends.cpu.get_cpu_capability()}
-    return Serving(
-        loop, {"pid": os.getpid(), "versions": versions, "graph_bytes": graph_bytes, "graph_capture_s": graph_s}, resolved
-    )
+    facts = {"pid": os.getpid(), "versions": versions, "graph_bytes": graph_bytes, "graph_capture_s": graph_s}
+    # A factor that does not apply here is absent: a null would read as "could not be found out".
+    return Serving(loop, facts, {key: value for key, value in resolved.items() if value is not None})
 
 
 def load_dotted(path: str) -> Any:

@@ -12,7 +12,6 @@ STATIONARY = 0.05
 # Engine counter, and the request column whose sum over a serving it must equal.
 COUNTED = {
     "output_tokens": "output_tokens",
-    "prefill_tokens": "prefill_tokens",
     "verify_steps": "steps_with_draft",
     "draftless_steps": "steps_without_draft",
     "drafted": "drafted",

@@ -111,6 +111,7 @@ class ScriptedEngine:
         if not beats:
             yield Chunk(time.monotonic_ns(), (), finish="stop")
         self._running += 1
+        self._totals["prefill_tokens"] += len(request.prompt_ids)
         start, tokens, sent = time.monotonic(), answer_tokens(request), 0
         try:
             for index, beat in enumerate(beats):
@@ -154,9 +155,7 @@ class ScriptedEngine:
     def _count(self, beat: Beat) -> None:
         totals = self._totals
         totals["output_tokens"] += beat.tokens
-        if beat.drafted is None:
-            totals["prefill_tokens"] += beat.tokens
-        else:
+        if beat.drafted is not None:
             totals["verify_steps" if beat.drafted else "draftless_steps"] += 1
             totals["drafted"] += beat.drafted
             totals["accepted"] += beat.accepted or 0

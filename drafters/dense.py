@@ -20,7 +20,7 @@ from torch import Tensor
 
 from drafters.contract import Forward, Tap
 from drafters.graphs import GraphPool
-from drafters.layers import Linear, Rotary, causal_mask, grouped_attention, inverse_frequencies, rms_norm, swiglu
+from drafters.layers import Linear, RmsNorm, Rotary, causal_mask, grouped_attention, inverse_frequencies, swiglu
 from drafters.slots import SlotCache
 from drafters.weights import Weights, read_config
 
@@ -70,37 +70,36 @@ class DenseLayer:
     def __init__(self, config: DenseConfig, weights: Weights, index: int) -> None:
         self.config, self.index = config, index
         at = f"model.layers.{index}."
-        self.input_norm_H = weights[at + "input_layernorm.weight"]
-        self.post_norm_H = weights[at + "post_attention_layernorm.weight"]
+        self.input_norm = RmsNorm(weights[at + "input_layernorm.weight"], config.eps)
+        self.post_norm = RmsNorm(weights[at + "post_attention_layernorm.weight"], config.eps)
         self.qkv = _fused(weights, [at + f"self_attn.{x}_proj" for x in "qkv"])
         self.o = _fused(weights, [at + "self_attn.o_proj"])
         self.gate_up = _fused(weights, [at + "mlp.gate_proj", at + "mlp.up_proj"])
         self.down = _fused(weights, [at + "mlp.down_proj"])
-        self.q_norm_D = weights.optional(at + "self_attn.q_norm.weight")
-        self.k_norm_D = weights.optional(at + "self_attn.k_norm.weight")
+        head_norms = [weights.optional(at + f"self_attn.{x}_norm.weight") for x in "qk"]
+        self.head_norms = [RmsNorm(weight_D, config.eps) for weight_D in head_norms if weight_D is not None]
 
     def __call__(self, x_NH: Tensor, batch: Batch, rotary: Rotary, cache: SlotCache) -> Tensor:
-        x_NH = x_NH + self.o(self._attend(rms_norm(x_NH, self.input_norm_H, self.config.eps), batch, rotary, cache))
-        return x_NH + self.down(swiglu(self.gate_up(rms_norm(x_NH, self.post_norm_H, self.config.eps))))
+        x_NH = x_NH + self.o(self._attend(self.input_norm(x_NH), batch, rotary, cache))
+        return x_NH + self.down(swiglu(self.gate_up(self.post_norm(x_NH))))
 
     def _attend(self, x_NH: Tensor, batch: Batch, rotary: Rotary, cache: SlotCache) -> Tensor:
         c = self.config
         qkv_NXD = self.qkv(x_NH).view(-1, c.heads + 2 * c.kv_heads, c.head_dim)
-        qk, v = qkv_NXD.split((c.heads + c.kv_heads, c.kv_heads), dim=1)
-        if self.q_norm_D is not None and self.k_norm_D is not None:
-            q, k = qk.split((c.heads, c.kv_heads), dim=1)
-            qk = torch.cat((rms_norm(q, self.q_norm_D, c.eps), rms_norm(k, self.k_norm_D, c.eps)), dim=1)
-        q, k = rotary.rotate(qk, batch.cos, batch.sin).split((c.heads, c.kv_heads), dim=1)
-        cache.write(self.index, batch.rows_N, k, v)
+        if self.head_norms:
+            q, k, v = qkv_NXD.split((c.heads, c.kv_heads, c.kv_heads), dim=1)
+            qkv_NXD = torch.cat((self.head_norms[0](q), self.head_norms[1](k), v), dim=1)
+        q, kv = rotary.rotate(qkv_NXD, batch.cos, batch.sin).split((c.heads, 2 * c.kv_heads), dim=1)
+        cache.write(self.index, batch.rows, kv)
         keys, values = cache.read(self.index, batch.slots, batch.span)
         q_RTQD = q.reshape(batch.requests, batch.width, c.heads, c.head_dim)
         return grouped_attention(q_RTQD, keys, values, batch.mask).reshape(-1, c.heads * c.head_dim)
 
     @property
     def bytes(self) -> int:
-        linears = self.qkv.bytes + self.o.bytes + self.gate_up.bytes + self.down.bytes
-        norms = (self.input_norm_H, self.post_norm_H, self.q_norm_D, self.k_norm_D)
-        return linears + sum(n.nbytes for n in norms if n is not None)
+        linears = (self.qkv, self.o, self.gate_up, self.down)
+        norms = (self.input_norm, self.post_norm, *self.head_norms)
+        return sum(linear.bytes for linear in linears) + sum(norm.bytes for norm in norms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +110,7 @@ class Batch:
     width: int
     span: int
     slots: slice | Tensor
-    rows_N: Tensor
+    rows: Tensor
     cos: Tensor
     sin: Tensor
     mask: Tensor | None
@@ -144,7 +143,7 @@ class DenseTarget:
     def _load(self, weights: Weights) -> None:
         self.embedding_VH = weights["model.embed_tokens.weight"]
         self.layers = [DenseLayer(self.config, weights, i) for i in range(self.config.layers)]
-        self.final_norm_H = weights["model.norm.weight"]
+        self.final_norm = RmsNorm(weights["model.norm.weight"], self.config.eps)
         own_head = None if self.config.tied else weights.optional("lm_head.weight")
         self.head = Linear(self.embedding_VH if own_head is None else own_head)
         self._head_is_a_copy = own_head is not None or self.head.packed
@@ -225,7 +224,7 @@ class DenseTarget:
             x_NH = layer(x_NH, batch, self.rotary, self.cache)
             if i in taps:
                 tapped[i] = x_NH
-        final_NH = rms_norm(x_NH, self.final_norm_H, self.config.eps)
+        final_NH = self.final_norm(x_NH)
         tapped["final"] = final_NH
         shape = (batch.requests, batch.width)
         hidden = torch.cat([tapped[tap] for tap in taps], dim=-1).unflatten(0, shape) if taps else None
@@ -237,13 +236,13 @@ class DenseTarget:
     def _batch(self, tokens_RT: Tensor, lengths_R: Tensor, slots_R: Tensor, where: slice | Tensor, span: int) -> Batch:
         requests, width = tokens_RT.shape
         positions_RT = lengths_R[:, None] + torch.arange(width, device=self.device)
-        rows_N = (slots_R[:, None] * self.cache.capacity + positions_RT).flatten()
-        cos, sin = self.rotary.at(positions_RT.flatten())
+        rows = self.cache.rows(slots_R, positions_RT)
+        c = self.config
+        cos, sin = self.rotary.at(positions_RT.flatten(), c.heads + c.kv_heads, c.kv_heads)
         # One request with one row sees its whole span: no mask, and the kernel is faster without one.
         alone = requests == 1 and width == 1 and isinstance(where, slice)
-        group = self.config.heads // self.config.kv_heads
-        mask = None if alone else causal_mask(lengths_R, width, span, group, self.dtype)
-        return Batch(requests, width, span, where, rows_N, cos, sin, mask)
+        mask = None if alone else causal_mask(lengths_R, width, span, c.heads // c.kv_heads, self.dtype)
+        return Batch(requests, width, span, where, rows, cos, sin, mask)
 
     def commit(self, slots: Sequence[int], counts: Sequence[int]) -> None:
         self.cache.commit(slots, counts)
@@ -257,7 +256,7 @@ class DenseTarget:
     def memory(self) -> dict[str, int]:
         """Bytes of weights (a packed tied head is a second copy and counts) and of cache; `kv_tokens` that requests may use."""
         head = self.head.bytes if self._head_is_a_copy else 0
-        weights = self.embedding_VH.nbytes + head + self.final_norm_H.nbytes + sum(layer.bytes for layer in self.layers)
+        weights = self.embedding_VH.nbytes + head + self.final_norm.bytes + sum(layer.bytes for layer in self.layers)
         return {"weights": weights, "kv": self.cache.bytes, "kv_tokens": self.slots * self.max_length}
 
 

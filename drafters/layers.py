@@ -6,6 +6,7 @@ D head size, Q query heads, J key/value heads, G = Q / J query heads per key/val
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -49,11 +50,28 @@ def can_pack(weight: Tensor) -> bool:
     return weight.dtype is torch.float32
 
 
-def rms_norm(x_NH: Tensor, weight_H: Tensor, eps: float) -> Tensor:
-    """Root-mean-square norm, computed in float32 whatever the input."""
-    if x_NH.dtype is torch.float32:
-        return F.rms_norm(x_NH, weight_H.shape, weight_H, eps)
-    return weight_H * F.rms_norm(x_NH.float(), weight_H.shape, None, eps).to(x_NH.dtype)
+class RmsNorm:
+    """Root-mean-square norm `w x / sqrt(mean(x^2) + eps)`, computed in float32 whatever the input.
+
+    In float32 it is written as `w sqrt(H) x / hypot(|x|, sqrt(H eps))`: four operators instead of eight, which at one row a
+    step is 6 % of a CPU's decode time (58 to 20 us for each of 61 norms of a 30-layer model).
+    """
+
+    def __init__(self, weight_H: Tensor, eps: float) -> None:
+        self.weight_H, self.eps = weight_H, eps
+        size = weight_H.numel()
+        self._scaled_H = weight_H * math.sqrt(size)
+        self._floor = torch.tensor(math.sqrt(size * eps), dtype=torch.float32, device=weight_H.device)
+
+    def __call__(self, x_NH: Tensor) -> Tensor:
+        if x_NH.dtype is torch.float32:
+            length = torch.linalg.vector_norm(x_NH, dim=-1, keepdim=True)
+            return x_NH.div(torch.hypot(length, self._floor)).mul_(self._scaled_H)
+        return self.weight_H * F.rms_norm(x_NH.float(), self.weight_H.shape, None, self.eps).to(x_NH.dtype)
+
+    @property
+    def bytes(self) -> int:
+        return self.weight_H.nbytes
 
 
 def swiglu(gate_up_NI: Tensor) -> Tensor:
@@ -75,13 +93,16 @@ class Rotary:
         self.sin_LD = (table.sin() * scaling * sign).to(dtype)
         self.half = half
 
-    def at(self, positions_N: Tensor) -> tuple[Tensor, Tensor]:
-        """Tables for these positions, shaped [N, 1, D] to broadcast over heads."""
-        return self.cos_LD[positions_N].unsqueeze(1), self.sin_LD[positions_N].unsqueeze(1)
+    def at(self, positions_N: Tensor, rotated: int, kept: int) -> tuple[Tensor, Tensor]:
+        """Tables [N, X, D] for rows whose first `rotated` heads turn and whose last `kept` (the values) stay as they are."""
+        cos_N1D, sin_N1D = self.cos_LD[positions_N].unsqueeze(1), self.sin_LD[positions_N].unsqueeze(1)
+        ones, zeros = torch.ones_like(cos_N1D), torch.zeros_like(sin_N1D)
+        cos = torch.cat((cos_N1D.expand(-1, rotated, -1), ones.expand(-1, kept, -1)), dim=1)
+        return cos, torch.cat((sin_N1D.expand(-1, rotated, -1), zeros.expand(-1, kept, -1)), dim=1)
 
-    def rotate(self, x_NXD: Tensor, cos_N1D: Tensor, sin_N1D: Tensor) -> Tensor:
-        """Rotate every head of every row."""
-        return torch.addcmul(x_NXD * cos_N1D, x_NXD.roll(self.half, dims=-1), sin_N1D)
+    def rotate(self, x_NXD: Tensor, cos_NXD: Tensor, sin_NXD: Tensor) -> Tensor:
+        """Rotate every head of every row by its tables."""
+        return torch.addcmul(x_NXD * cos_NXD, x_NXD.roll(self.half, dims=-1), sin_NXD)
 
 
 def inverse_frequencies(config: Mapping[str, Any], head_dim: int) -> tuple[Tensor, float]:
@@ -114,17 +135,17 @@ def _scaled_frequencies(
     return frequencies, float(scaling)
 
 
-def grouped_attention(q_RTQD: Tensor, k_RSJD: Tensor, v_RSJD: Tensor, mask_RGTS: Tensor | None) -> Tensor:
+def grouped_attention(q_RTQD: Tensor, k_RJSD: Tensor, v_RJSD: Tensor, mask_RGTS: Tensor | None) -> Tensor:
     """Attention of few query rows over many cached ones: [R, T, Q, D].
 
     The G query heads that share a key head are folded into its rows, so keys and values are read once, unexpanded.
     `mask_RGTS` is additive, shaped [R, 1, G * T, S].
     """
     requests, rows, heads, size = q_RTQD.shape
-    shared = k_RSJD.shape[2]
+    shared = k_RJSD.shape[1]
     group = heads // shared
     q = q_RTQD.view(requests, rows, shared, group, size).permute(0, 2, 3, 1, 4).reshape(requests, shared, group * rows, size)
-    out = F.scaled_dot_product_attention(q, k_RSJD.transpose(1, 2), v_RSJD.transpose(1, 2), attn_mask=mask_RGTS)
+    out = F.scaled_dot_product_attention(q, k_RJSD, v_RJSD, attn_mask=mask_RGTS)
     return out.view(requests, shared, group, rows, size).permute(0, 3, 1, 2, 4).reshape(requests, rows, heads, size)
 
 

@@ -13,29 +13,37 @@ from torch import Tensor
 
 
 class SlotCache:
-    """Keys and values of all layers, `[L, 2, P, C, J, D]`, and how many tokens of each slot are committed.
+    """Keys and values of all layers, `[L, 2, P, J, C, D]`, and how many tokens of each slot are committed.
 
     Rows behind the committed length are scratch: a forward writes them, `commit` keeps some, the next forward overwrites the
-    rest. So rejecting drafts costs nothing.
+    rest. So rejecting drafts costs nothing. Heads come before positions because attention then reads each head in one stretch.
     """
 
     def __init__(
         self, layers: int, slots: int, capacity: int, kv_heads: int, head_dim: int, dtype: torch.dtype, device: torch.device
     ) -> None:
-        self.slots, self.capacity = slots, capacity
-        self.data = zeros((layers, 2, slots, capacity, kv_heads, head_dim), dtype, device)
+        self.slots, self.capacity, self.kv_heads = slots, capacity, kv_heads
+        self.data = zeros((layers, 2, slots, kv_heads, capacity, head_dim), dtype, device)
         self.lengths = [0] * slots
+        # Views are made once: at one row a step, making them again in every layer is measurable.
+        self._rows = [layer.flatten(0, 3) for layer in self.data]
+        self._keys = [layer[0] for layer in self.data]
+        self._values = [layer[1] for layer in self.data]
 
-    def write(self, layer: int, rows_N: Tensor, k_NJD: Tensor, v_NJD: Tensor) -> None:
-        """Put keys and values at flat rows `slot * capacity + position`."""
-        keys, values = self.data[layer].flatten(1, 2)
-        keys.index_copy_(0, rows_N, k_NJD)
-        values.index_copy_(0, rows_N, v_NJD)
+    def rows(self, slots_R: Tensor, positions_RT: Tensor) -> Tensor:
+        """Where `write` puts the heads of these positions: for each row its J keys, then its J values, [N * 2 * J]."""
+        heads = torch.arange(2 * self.kv_heads, device=slots_R.device)
+        which, head = heads // self.kv_heads, heads % self.kv_heads
+        stretch_R2J = (which * self.slots + slots_R[:, None]) * self.kv_heads + head
+        return (stretch_R2J[:, None, :] * self.capacity + positions_RT[:, :, None]).flatten()
+
+    def write(self, layer: int, rows: Tensor, kv_N2JD: Tensor) -> None:
+        """Put keys and values of one layer, `[N, 2 * J, D]`, at the rows that `rows` gave."""
+        self._rows[layer].index_copy_(0, rows, kv_N2JD.flatten(0, 1))
 
     def read(self, layer: int, slots: slice | Tensor, span: int) -> tuple[Tensor, Tensor]:
-        """Keys and values `[R, S, J, D]` of the first `span` positions: a view for a run of slots, a copy otherwise."""
-        keys, values = self.data[layer]
-        return keys[slots, :span], values[slots, :span]
+        """Keys and values `[R, J, S, D]` of the first `span` positions: a view for a run of slots, a copy otherwise."""
+        return self._keys[layer][slots, :, :span], self._values[layer][slots, :, :span]
 
     def commit(self, slots: Sequence[int], counts: Sequence[int]) -> None:
         for slot, count in zip(slots, counts, strict=True):

@@ -82,7 +82,9 @@ class Uniform:
         return {"weights": 0, "state": 0}
 
 
-def loop(target: DenseTarget, drafter: Drafter | None = None, budget: int = 0, rule: Rule = "standard", chunk: int = 16) -> Loop:
+def loop(
+    target: DenseTarget, drafter: Drafter | None = None, budget: int = 0, rule: Rule = "standard", chunk: int = 16
+) -> Loop:
     return Loop(target, drafter, budget, rule, chunk)
 
 
@@ -278,7 +280,7 @@ def test_sampled_tokens_through_the_loop_follow_the_targets_own_distribution(che
     folder, model = checkpoint("llama_tied", VOCAB)
     target = DenseTarget(folder, torch.float32, CPU, slots=64, max_length=32)
     text = [2, 3, 4, 2, 3, 5, 2, 3]
-    count = 3000
+    count = 1200
     q = torch.tensor([0.3, 0.2, 0.15, 0.1, 0.1, 0.05, 0.05, 0.05])
     drafter: Drafter | None = {
         "plain": None,

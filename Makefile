@@ -8,7 +8,8 @@ RUN ?=
 PYTHON ?= python3
 TORCH ?= torch==2.13.0
 TORCH_ARGS ?=
-export PYTHON TORCH TORCH_ARGS
+CUDA ?=
+export PYTHON TORCH TORCH_ARGS CUDA
 
 VENV := .venv
 PY := $(VENV)/bin/python

@@ -129,6 +129,12 @@ def _add_results(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--results", type=Path, default=RESULTS, metavar="DIR", help="results folder (default: results)")
 
 
+def console() -> Console:
+    """The terminal as it is; 120 columns where there is none (a pipe, a log), unless COLUMNS says otherwise."""
+    piped = not sys.stdout.isatty() and "COLUMNS" not in os.environ
+    return Console(highlight=False, width=120 if piped else None)
+
+
 def _rigs(args: argparse.Namespace) -> int:
     from harness.rigs import list_rigs
 
@@ -144,7 +150,7 @@ def _plan(args: argparse.Namespace) -> int:
     from harness.plan import plan_run, print_plan
 
     plan = plan_run(compose_run(args.rig, args.overrides), args.results)
-    print_plan(plan, Console(highlight=False))
+    print_plan(plan, console())
     return 1 if plan.missing else 0
 
 
@@ -152,7 +158,7 @@ def _report(args: argparse.Namespace) -> int:
     from harness.report import print_report
 
     for folder in [_run_folder(run, args.results) for run in args.run] or [_newest(args.results)]:
-        print_report(folder, Console(highlight=False))
+        print_report(folder, console())
     return 0
 
 
@@ -205,8 +211,8 @@ def bench_and_report(composed: ComposedRun, results: Path, fresh: bool) -> Path:
     from harness.report import print_report
     from harness.run import bench
 
-    console = Console(highlight=False)
-    folder: Path = bench(composed, results, fresh=fresh, console=console)
-    print_report(folder, console)
-    console.print(f"files: {folder}", soft_wrap=True)
+    out = console()
+    folder: Path = bench(composed, results, fresh=fresh, console=out)
+    print_report(folder, out)
+    out.print(f"files: {folder}", soft_wrap=True)
     return folder

@@ -37,7 +37,9 @@ class Machine(Model):
     gpu: str | None = None
     gpu_count: int = Field(0, ge=0)
     threads: Positive | None = None
-    max_load: float | None = Field(None, ge=0, description="1-minute load average above which a CPU run is flagged")
+    max_load: float | None = Field(
+        None, ge=0, description="cores busy with other work just before a launch, above which it is flagged"
+    )
 
 
 class Engine(Model):

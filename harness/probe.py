@@ -37,6 +37,7 @@ def facts(devices: Sequence[Gpu] = ()) -> dict[str, Scalar]:
         "swap_used_bytes": swap.used,
         "governor": _first_line(GOVERNOR),
         "load_1m": os.getloadavg()[0],
+        "load_busy_cores": _busy_cores(),
         "kernel": platform.release(),
         "os": platform.system(),
         "boot_time_s": int(psutil.boot_time()),
@@ -57,6 +58,11 @@ def versions(devices: Sequence[Gpu] = ()) -> dict[str, str]:
     if devices and (driver := driver_version(devices[0].nvml)):
         found["nvidia_driver"] = driver
     return found
+
+
+def _busy_cores() -> float:
+    """Cores that were not idle over a fifth of a second: with nothing launched, other people's work and stolen time."""
+    return round((100 - psutil.cpu_times_percent(interval=0.2).idle) / 100 * (psutil.cpu_count() or 1), 2)
 
 
 def _cpu_model() -> str | None:

@@ -38,7 +38,8 @@ class WorkloadPrompts:
     def _render(self, set_name: str, prompt: Prompt, depth: int | None, content_class: str) -> Asked:
         key = (set_name, prompt.id, depth)
         if key not in self._rendered:
-            found = render(prompt, self._tokenizer, self._run.workload.system_prompt, depth)
+            workload = self._run.workload
+            found = render(prompt, self._tokenizer, workload.system_prompt, depth, workload.template_options)
             self._rendered[key] = Asked(prompt.id, content_class, found.prompt_ids, found.prompt_hash)
         return self._rendered[key]
 

@@ -56,7 +56,6 @@ def bench(composed: Composed, results: Path, fresh: bool, console: Console, prom
     adapter: type[Engine] = load_dotted(run.engine.adapter)
     servings = plan_servings(run, code)
     prompts = prompts or _rendered(run, adapter)
-    load_1m = os.getloadavg()[0]
     store = open_store(results, run.name, composed.yaml, composed.config_hash, code, fresh)
     try:
         todo = _left(servings, store.complete_cells())
@@ -67,9 +66,7 @@ def bench(composed: Composed, results: Path, fresh: bool, console: Console, prom
             )
         gpus = probe.gpus() if run.machine.kind == "cuda" else []
         with RunProgress(console, sum(_weight(run, cell) for _, cells in todo for cell in cells)) as progress:
-            session = Session(
-                run, composed.config_hash, code, secrets.token_hex(4), adapter, store, prompts, progress, gpus, load_1m
-            )
+            session = Session(run, composed.config_hash, code, secrets.token_hex(4), adapter, store, prompts, progress, gpus)
             asyncio.run(_serve_all(session, todo))
         store.finish()
     except asyncio.CancelledError:

@@ -29,7 +29,7 @@ WARMUP_BATCHES = 4  # a warm-up ends here if the times per token have not settle
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """What every serving of one process shares. `load_1m` is the load average before anything was launched."""
+    """What every serving of one process shares."""
 
     run: Run
     config_hash: str
@@ -40,7 +40,6 @@ class Session:
     prompts: Prompts
     progress: RunProgress
     gpus: Sequence[Gpu]
-    load_1m: float
     pids: list[int] = field(default_factory=list)
 
 
@@ -80,6 +79,7 @@ class _Measuring:
             "arm": planned.arm_name,
         }
         self._facts: dict[str, Any] = {}
+        self._busy_cores: float | None = None
         self._pids: tuple[int, ...] = ()
         self._at_ready: Counters | None = None
         self._counters: dict[str, int] = {}
@@ -93,6 +93,7 @@ class _Measuring:
         session = self._session
         self._tell("launching")
         host = probe.facts(session.gpus)
+        self._busy_cores = float(host["load_busy_cores"] or 0.0)
         launched_ns, launched_at = now_ns(), utc_now()
         launched = await self._engine.launch()
         self._pids = launched.pids
@@ -100,7 +101,9 @@ class _Measuring:
         self._monitor.start(launched.pids)
         self._facts = launch_facts(launched, host, probe.versions(session.gpus))
         self._facts |= {"launched_ns": launched_ns, "launched_at": launched_at}
-        self._facts["resolved"] = json_map(await self._engine.resolved())
+        asked = {"stop_ids": ",".join(map(str, session.prompts.stop_ids)), "stop": self._run.workload.stop}
+        asked |= {f"sampler.{name}": value for name, value in self._run.sampler.model_dump().items()}
+        self._facts["resolved"] = json_map({**await self._engine.resolved(), **asked})
         self._facts |= memory_facts(await self._engine.memory(), 0)
         self._at_ready = await self._engine.counters()
         self.write()
@@ -130,7 +133,6 @@ class _Measuring:
         """Write or replace the row of this serving."""
         session, arm, run = self._session, self._planned.arm, self._run
         p50, p99 = (percentile_ms(self._lags, share) for share in (0.50, 0.99))
-        load_1m = session.load_1m if run.machine.kind == "cpu" else None
         row = {
             **self._keys,
             **self._facts,
@@ -147,7 +149,7 @@ class _Measuring:
             "foreign_processes": self._monitor.foreign_processes,
             "client_lag_p50_ms": p50,
             "client_lag_p99_ms": p99,
-            "flags": [*self.flags, *serving_flags(p99, load_1m, run.machine.max_load)],
+            "flags": [*self.flags, *serving_flags(p99, self._busy_cores, run.machine.max_load)],
             "invalid": [*self._problems, *serving_problems(self._rows, self._counters)],
         }
         session.store.write_serving(row)

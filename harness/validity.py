@@ -25,7 +25,7 @@ def cell_problems(rows: Rows, steps: Rows, concurrency: int) -> list[str]:
     if isinstance(running, Missing):
         reached = running.reason != "concurrency_not_reached"
         return [] if reached else [f"concurrency: {concurrency} requests were never in flight at once"]
-    if running.reached(concurrency):
+    if running.reached(concurrency) is not False:  # null: the stream alone cannot tell
         return []
     return [f"concurrency: {concurrency} asked, {running.median:g} ran at once (median over time, by {running.source})"]
 
@@ -49,13 +49,15 @@ def serving_problems(rows: Rows, counters: Mapping[str, int]) -> list[str]:
     return problems
 
 
-def serving_flags(lag_p99_ms: float | None, load_1m: float | None, max_load: float | None) -> list[str]:
-    """What to tell beside the numbers of a serving. `load_1m` is the load average before the session launched anything."""
+def serving_flags(lag_p99_ms: float | None, busy_cores: float | None, max_load: float | None) -> list[str]:
+    """What to tell beside the numbers of a serving. `busy_cores` were busy with other work just before its launch."""
     flags = []
     if lag_p99_ms is not None and lag_p99_ms > LAG_LIMIT_MS:
         flags.append(f"client: event-loop lag p99 is {lag_p99_ms:.2f} ms; the client may limit the rate")
-    if load_1m is not None and max_load is not None and load_1m > max_load:
-        flags.append(f"load: 1-minute load average was {load_1m:.2f} before the run, machine.max_load is {max_load:g}")
+    if busy_cores is not None and max_load is not None and busy_cores > max_load:
+        flags.append(
+            f"load: {busy_cores:.2f} cores were busy with other work before the launch, machine.max_load is {max_load:g}"
+        )
     return flags
 
 

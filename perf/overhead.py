@@ -32,8 +32,8 @@ TOKENS, PROMPT_TOKENS = 32, 48
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="perf.overhead", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--requests", type=int, default=16)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--requests", type=int, default=8)
+    parser.add_argument("--rounds", type=int, default=3)
     args = parser.parse_args()
     folder = embedded_folder()
     texts = prompts(folder, args.requests, PROMPT_TOKENS)

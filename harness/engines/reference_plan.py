@@ -69,8 +69,6 @@ def missing(run: Run, arm: Arm, target: str | None) -> tuple[str, ...]:
         gaps.append(f"engine.kv_dtype: the reference engine keeps KV in {run.target.dtype}; set engine.kv_dtype=auto")
     if run.engine.prefix_cache:
         gaps.append("engine.prefix_cache: the reference engine has none; set engine.prefix_cache=false")
-    if arm.checkpoint and not arm.checkpoint.revision and not Path(arm.checkpoint.location).exists():
-        gaps.append(f"arm {arm.label}: checkpoint.location {arm.checkpoint.location} does not exist")
     return tuple(gaps)
 
 

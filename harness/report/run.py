@@ -65,12 +65,26 @@ class FinishedRun:
                 found[str(row["arm"])].append(row)
         return found
 
+    def within_sessions(self, arms: Mapping[str, Rows]) -> dict[str, list[Row]]:
+        """Rows of cells that every arm measured in one session: machines drift between sessions, so no pair may span two.
+
+        A run that was interrupted and resumed loses the pairs of the cells around the interruption, and no others.
+        """
+        session_of = {str(row["serving_id"]): str(row["session_id"]) for row in self.servings}
+        sessions: dict[tuple[int, str], set[str]] = {}
+        for rows in arms.values():
+            for row in rows:
+                sessions.setdefault(_block_and_set(row), set()).add(session_of[str(row["serving_id"])])
+        return {name: [r for r in rows if len(sessions[_block_and_set(r)]) == 1] for name, rows in arms.items()}
+
     def levels(self) -> list[int]:
         return sorted({int(row["concurrency"]) for row in self.requests if row["phase"] == "measured"})
 
     def classes(self, concurrency: int) -> list[str]:
-        """Content classes measured at this concurrency, in the order of the rows."""
-        rows = (r for r in self.requests if r["phase"] == "measured" and r["concurrency"] == concurrency)
+        """Content classes measured at this concurrency, in the order of the configured prompt sets."""
+        order = [str(prompt_set["set"]) for prompt_set in self.config["workload"]["sets"]]
+        rows = [r for r in self.requests if r["phase"] == "measured" and r["concurrency"] == concurrency]
+        rows.sort(key=lambda row: _place(str(row["prompt_set"]).partition("@")[0], order))
         return list(dict.fromkeys(str(row["content_class"]) for row in rows))
 
     def side(self, arm: str) -> Side:
@@ -79,6 +93,14 @@ class FinishedRun:
     def control(self, arm: str, concurrency: int) -> Control | None:
         """The audit of an arm against plain; null for plain itself, or without one."""
         return None if self.plain in (None, arm) else compare(self.side(str(self.plain)), self.side(arm), concurrency)
+
+
+def _place(name: str, order: list[str]) -> int:
+    return order.index(name) if name in order else len(order)
+
+
+def _block_and_set(row: Row) -> tuple[int, str]:
+    return int(row["block"]), str(row["prompt_set"])
 
 
 def read_run(folder: Path) -> FinishedRun:

@@ -118,11 +118,12 @@ def _speedups(cell: Cell) -> Iterator[Number]:
     if plain is None or cell.arm == plain:
         return
     budgets = {arm: run.budget(arm) for arm in run.methods}
-    ours, base = output_speedup(cell.arms, cell.arm, plain, cell.concurrency), cell.run.a_a
-    floor = noise_floor(output_speedup(cell.arms, base, plain, cell.concurrency)) if base else 0.0
+    arms, base = run.within_sessions(cell.arms), run.a_a
+    ours = output_speedup(arms, cell.arm, plain, cell.concurrency)
+    floor = noise_floor(output_speedup(arms, base, plain, cell.concurrency)) if base else 0.0
     yield _speedup(cell, "speedup", ours, floor)
-    yield _speedup(cell, "decode_speedup", decode_speedup(cell.arms, cell.arm, plain, budgets), floor)
-    yield _speedup(cell, "latency_speedup", latency_speedup(cell.arms, cell.arm, plain), floor)
+    yield _speedup(cell, "decode_speedup", decode_speedup(arms, cell.arm, plain, budgets), floor)
+    yield _speedup(cell, "latency_speedup", latency_speedup(arms, cell.arm, plain), floor)
 
 
 def _speedup(cell: Cell, metric: str, found: Speedup | Missing, floor: float) -> Number:

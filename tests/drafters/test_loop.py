@@ -244,7 +244,7 @@ def test_a_cancelled_request_frees_its_slot_and_leaves_the_others_alone(checkpoi
 
 
 def test_a_request_that_cannot_fit_is_refused_with_the_keys_to_change(target):
-    with pytest.raises(ValueError, match="target.context"):
+    with pytest.raises(ValueError, match=r"target\.context"):
         loop(target).submit(Job("big", tuple(range(2, 150)), 200, frozenset(), GREEDY))
     with pytest.raises(ValueError, match="empty prompt"):
         loop(target).submit(Job("none", (), 2, frozenset(), GREEDY))

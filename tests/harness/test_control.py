@@ -86,13 +86,18 @@ def test_a_confounder_outweighs_what_is_unknown_or_implied():
         ({"versions": {"torch": "2.12.0", "python": "3.12.1"}}, "versions: torch"),
         ({"env": {"OMP_NUM_THREADS": "1"}}, "env: OMP_NUM_THREADS"),
         ({"invalid": ["counters disagree"]}, "invalid serving"),
-        ({"session_id": "later"}, "session of block 0"),
         ({"throttle_reasons": ["sw_power_cap"]}, "throttling"),
         ({"counters": {"preemptions": 2, "cached_tokens": 0}}, "preemptions"),
     ],
 )
 def test_a_serving_that_differs_is_found(given, factor):
     assert confounders(clean("plain"), side("ngram", **given)) == [factor]
+
+
+def test_a_block_over_two_sessions_is_told_and_changes_no_verdict():
+    found = compare(clean("plain"), side("ngram", session_id="later"), 1)
+    assert [f.factor for f in found.of("note")] == ["session of block 0"]
+    assert found.verdict == "CONTROLLED"
 
 
 def test_a_host_that_changed_is_found_and_its_load_is_not_held_against_it():

@@ -190,3 +190,16 @@ def test_notes_are_told_once_and_alike_ones_together(tmp_path):
     text = printed(write_run(tmp_path / "run", rows))
     assert text.count("note: client: event-loop lag p99 is 2.5 ms; the client may limit the rate (and 1 like it)") == 1
     assert "CONTROLLED" in text
+
+
+def test_a_resumed_run_leaves_pairs_over_two_sessions_out_of_its_speedups_and_keeps_the_rest(tmp_path):
+    rows = simulate(blocks=4)
+    resumed = [
+        serving for serving in rows["servings"] if serving["block"] == 3 or (serving["block"], serving["arm"]) == (2, "ngram")
+    ]
+    for row in resumed:
+        row["session_id"] = "later"
+    number = pick(summary(write_run(tmp_path / "resumed", rows)), "speedup")
+    assert number.n == 3
+    assert number.note == "CONTROLLED: faster"
+    assert number.low > 1

@@ -11,6 +11,7 @@ import pytest
 from rich.console import Console
 from scripted_bench import NGRAM, PLAIN, run_bench, scripted_run
 
+from harness import probe
 from harness.engines.base import EngineError
 from harness.engines.scripted import ScriptedEngine
 from harness.schedule import plan_servings
@@ -188,8 +189,9 @@ def test_on_a_terminal_the_bar_is_drawn_by_the_run_and_not_by_a_thread(tmp_path:
     assert "100%" in text.getvalue()
 
 
-def test_a_busy_machine_is_a_flag_of_a_cpu_run(tmp_path: Path) -> None:
-    tables = measure(tmp_path, protocol=QUICK, machine={"kind": "cpu", "max_load": 0.0}, concurrency=[1])
+def test_a_busy_machine_is_a_flag_of_a_cpu_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probe, "_busy_cores", lambda: 0.5)
+    tables = measure(tmp_path, protocol=QUICK, machine={"kind": "cpu", "max_load": 0.3}, concurrency=[1])
     flagged = [any(flag.startswith("load:") for flag in flags) for flags in tables.servings["flags"]]
     assert all(flagged)
 

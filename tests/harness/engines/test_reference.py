@@ -203,8 +203,7 @@ def test_stopping_leaves_no_process_even_while_it_computes(folder, tmp_path):
 
     async def check(engine: ReferenceEngine) -> None:
         pids.append(engine._process.pid)
-        asyncio.ensure_future(anext(engine.generate(asked(run, "long", PROMPT, 80))))
-        await asyncio.sleep(0.01)
+        await anext(engine.generate(asked(run, "long", PROMPT, 80)))
 
     with_engine(run, "plain", tmp_path / "log", check)
     assert not psutil.pid_exists(pids[0])
@@ -240,7 +239,7 @@ def test_a_killed_harness_leaves_no_orphan(folder, tmp_path):
 def test_the_base_command_is_the_same_for_every_arm_and_speculation_adds_only_flags(folder):
     run = tiny_run(folder)
     plans = {name: ReferenceEngine.plan(run, arm) for name, arm in run.arms.items()}
-    assert plans["plain"].base == plans["ngram"].base == tuple(command(run, str(folder)))
+    assert plans["plain"].base == plans["ngram"].base == (sys.executable, *command(run, str(folder)))
     assert plans["plain"].speculation == ()
     assert plans["ngram"].speculation == tuple(speculation(run.arms["ngram"]))
     assert plans["plain"].missing == ()

@@ -1,0 +1,57 @@
+"""What the load client spends per chunk, and how late it reacts, on an engine that costs nothing.
+
+    python -m perf.client [--requests 1000] [--concurrency 64]
+
+Why it matters: a client that is the bottleneck makes all drafters look equally good.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+
+from harness.compose import compose_run
+from harness.config import Run
+from harness.engines.base import Request
+from harness.engines.scripted import ScriptedEngine
+from harness.load import run_window
+
+CHUNKS, STEP_MS = 20, 20.0
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="perf.client", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--requests", type=int, default=1000)
+    parser.add_argument("--concurrency", type=int, default=64)
+    args = parser.parse_args()
+    run = compose_run("cpu_smollm2").run
+    scripted = run.model_copy(update={"engine": run.engine.model_copy(update={"flags": {"step_ms": STEP_MS}})})
+    chunks, cpu_s, wall_s, lag_ms = asyncio.run(_measure(scripted, args.requests, args.concurrency))
+    print(f"{args.requests} requests at concurrency {args.concurrency}: {chunks} chunks in {wall_s:.1f} s")
+    print(
+        f"  client and scripted engine together: {cpu_s / chunks * 1e6:.0f} us of CPU per chunk, {cpu_s / wall_s:.1%} of a core"
+    )
+    print(
+        "  event-loop lag ms: " + ", ".join(f"p{q} {np.percentile(lag_ms, q):.2f}" for q in (50, 95, 99)) + f", n={len(lag_ms)}"
+    )
+
+
+async def _measure(run: Run, count: int, concurrency: int) -> tuple[int, float, float, np.ndarray]:
+    with tempfile.TemporaryDirectory() as folder:
+        engine = ScriptedEngine(run, run.arms["plain"], Path(folder) / "log")
+        await engine.launch()
+        requests = [Request(f"r{i}", (1, 2, 3), CHUNKS, (), True, run.sampler) for i in range(count)]
+        wall, cpu = time.perf_counter(), time.process_time()
+        window = await run_window(engine, requests, timeout_s=60, concurrency=concurrency)
+        spent = time.process_time() - cpu, time.perf_counter() - wall
+        await engine.stop()
+    return sum(len(r.chunks) for r in window.results), *spent, np.array(window.lag_samples) / 1e6
+
+
+if __name__ == "__main__":
+    main()

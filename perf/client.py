@@ -30,7 +30,7 @@ def main() -> None:
     parser.add_argument("--concurrency", type=int, default=64)
     args = parser.parse_args()
     run = compose_run("cpu_smollm2").run
-    scripted = run.model_copy(update={"engine": run.engine.model_copy(update={"flags": {"step_ms": STEP_MS}})})
+    scripted = run.model_copy(update={"engine": run.engine.model_copy(update={"flags": {"step_ms": STEP_MS, "jitter": 0.5}})})
     chunks, cpu_s, wall_s, lag_ms = asyncio.run(_measure(scripted, args.requests, args.concurrency))
     print(f"{args.requests} requests at concurrency {args.concurrency}: {chunks} chunks in {wall_s:.1f} s")
     print(
@@ -46,6 +46,7 @@ async def _measure(run: Run, count: int, concurrency: int) -> tuple[int, float, 
         engine = ScriptedEngine(run, run.arms["plain"], Path(folder) / "log")
         await engine.launch()
         requests = [Request(f"r{i}", (1, 2, 3), CHUNKS, (), True, run.sampler) for i in range(count)]
+        engine.prepare(requests)
         wall, cpu = time.perf_counter(), time.process_time()
         window = await run_window(engine, requests, timeout_s=60, concurrency=concurrency)
         spent = time.process_time() - cpu, time.perf_counter() - wall

@@ -87,6 +87,7 @@ class ScriptedEngine:
         self._asked = 0
         self._running = 0
         self._steps: list[Step] = []
+        self._prepared: dict[str, tuple[Sequence[Beat], Iterator[int]]] = {}
         self._totals = dict.fromkeys(
             ("verify_steps", "draftless_steps", "drafted", "accepted", "output_tokens", "prefill_tokens", "preemptions"), 0
         )
@@ -107,12 +108,13 @@ class ScriptedEngine:
             raise EngineError(f"scripted failure of request {number}")
         if _hits(number, script.hang_every) or 0 < script.hang_after < number:
             await asyncio.Event().wait()
-        beats = [] if _hits(number, script.empty_every) else self._beats(request)
+        prepared, tokens = self._prepared.pop(request.request_id, None) or self._answer(request)
+        beats = [] if _hits(number, script.empty_every) else prepared
         if not beats:
             yield Chunk(time.monotonic_ns(), (), finish="stop")
         self._running += 1
         self._totals["prefill_tokens"] += len(request.prompt_ids)
-        start, tokens, sent = time.monotonic(), answer_tokens(request), 0
+        start, sent = time.monotonic(), 0
         try:
             for index, beat in enumerate(beats):
                 if (wait := start + beat.at_ms / 1e3 - time.monotonic()) > 0:
@@ -142,10 +144,16 @@ class ScriptedEngine:
     async def stop(self) -> None:
         await asyncio.sleep(self._script.stop_s)
 
-    def _beats(self, request: Request) -> Sequence[Beat]:
+    def prepare(self, requests: Sequence[Request]) -> None:
+        """Draw the answers now, so that drawing them costs the client's event loop nothing while it is measured."""
+        for request in requests:
+            beats, tokens = self._answer(request)
+            self._prepared[request.request_id] = beats, iter([next(tokens) for _ in range(sum(beat.tokens for beat in beats))])
+
+    def _answer(self, request: Request) -> tuple[Sequence[Beat], Iterator[int]]:
         if self._script.streams is not None:
-            return _declared(self._script.streams, self._script.stream)
-        return drawn_beats(request, self._budget, self._script)
+            return _declared(self._script.streams, self._script.stream), answer_tokens(request)
+        return drawn_beats(request, self._budget, self._script), answer_tokens(request)
 
     def _chunk(self, beat: Beat, ids: tuple[int, ...], finish: str | None) -> Chunk:
         told = self._script.tells_steps

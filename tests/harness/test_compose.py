@@ -140,11 +140,11 @@ def test_concurrency_may_be_one_number_or_a_comma_list(override: str, levels: tu
 
 
 def test_the_smoke_protocol_caps_answers_and_leaves_the_workload_alone() -> None:
-    smoke, screen = compose_run(RIG, ["protocol=smoke"]).run, compose_run(RIG).run
-    assert smoke.workload == screen.workload
+    smoke, claim = compose_run(RIG, ["protocol=smoke"]).run, compose_run(RIG, ["protocol=claim"]).run
+    assert smoke.workload == claim.workload
     first = smoke.workload.sets[0]
     assert smoke.max_tokens(first) == smoke.protocol.max_tokens_cap
-    assert screen.max_tokens(first) == first.max_tokens
+    assert claim.max_tokens(first) == first.max_tokens
 
 
 def test_the_saved_yaml_is_a_rig_with_the_same_hash(tmp_path: Path) -> None:

@@ -60,7 +60,9 @@ def test_a_thousand_requests_at_concurrency_64_have_exact_counts_and_the_client_
     asked = requests(1000)
     idle, lags = [idle_lag_p99_ms()], []
     for _ in range(3):
-        found = window(engine(tmp_path, "ngram", step_ms=20, prefill_ms=40, jitter=0.5), asked, concurrency=64)
+        serving = engine(tmp_path, "ngram", step_ms=20, prefill_ms=40, jitter=0.5)
+        serving.prepare(asked)
+        found = window(serving, asked, concurrency=64)
         idle.append(idle_lag_p99_ms())
         assert [r.request.request_id for r in found.results] == [r.request_id for r in asked]
         assert all(r.error is None for r in found.results)

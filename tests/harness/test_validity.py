@@ -61,7 +61,7 @@ def test_a_late_client_and_a_busy_machine_are_flags() -> None:
     assert serving_flags(0.9, 0.5, 1.0) == []
     late, busy = serving_flags(1.7, 2.5, 1.0)
     assert "lag p99 is 1.70 ms" in late
-    assert "load average was 2.50" in busy
+    assert "2.50 cores were busy with other work" in busy
     assert serving_flags(None, 9.0, None) == []
 
 

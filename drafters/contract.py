@@ -6,7 +6,7 @@ Rows are padded on the right to a common T; `counts_R` says how many rows of eac
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -50,6 +50,17 @@ class Target(Protocol):
     slots: int
     max_length: int
     device: torch.device
+    dtype: torch.dtype
+
+    @property
+    def embedding(self) -> Tensor:
+        """The input embedding table [V, H], raw; drafters that own none share it."""
+        ...
+
+    @property
+    def head(self) -> Callable[[Tensor], Tensor]:
+        """States after the final norm [..., H] to logits [..., V]; drafters that own none share it."""
+        ...
 
     def forward(
         self, slots: Sequence[int], tokens_RT: Tensor, counts: Sequence[int], last_only: bool, taps: Sequence[Tap]

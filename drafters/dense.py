@@ -141,12 +141,12 @@ class DenseTarget:
         self.graphs = GraphPool(device)
 
     def _load(self, weights: Weights) -> None:
-        self.embedding_VH = weights["model.embed_tokens.weight"]
+        self._embedding_VH = weights["model.embed_tokens.weight"]
         self.layers = [DenseLayer(self.config, weights, i) for i in range(self.config.layers)]
         self.final_norm = RmsNorm(weights["model.norm.weight"], self.config.eps)
         own_head = None if self.config.tied else weights.optional("lm_head.weight")
-        self.head = Linear(self.embedding_VH if own_head is None else own_head)
-        self._head_is_a_copy = own_head is not None or self.head.packed
+        self._head = Linear(self._embedding_VH if own_head is None else own_head)
+        self._head_is_a_copy = own_head is not None or self._head.packed
 
     @torch.inference_mode()
     def forward(
@@ -218,7 +218,7 @@ class DenseTarget:
     ) -> tuple[Tensor, Tensor | None]:
         """Tensors in, tensors out, shapes fixed by the arguments' shapes and `span`: what a graph can capture."""
         batch = self._batch(tokens_RT, lengths_R, slots_R, where, span)
-        x_NH = self.embedding_VH[tokens_RT.flatten()]
+        x_NH = self._embedding_VH[tokens_RT.flatten()]
         tapped: dict[Tap, Tensor] = {}
         for i, layer in enumerate(self.layers):
             x_NH = layer(x_NH, batch, self.rotary, self.cache)
@@ -230,7 +230,7 @@ class DenseTarget:
         hidden = torch.cat([tapped[tap] for tap in taps], dim=-1).unflatten(0, shape) if taps else None
         if last_R is not None:
             final_NH = final_NH.unflatten(0, shape)[torch.arange(batch.requests, device=self.device), last_R]
-        logits = self.head(final_NH).unflatten(0, (batch.requests, -1))
+        logits = self._head(final_NH).unflatten(0, (batch.requests, -1))
         return logits, hidden
 
     def _batch(self, tokens_RT: Tensor, lengths_R: Tensor, slots_R: Tensor, where: slice | Tensor, span: int) -> Batch:
@@ -247,6 +247,14 @@ class DenseTarget:
     def commit(self, slots: Sequence[int], counts: Sequence[int]) -> None:
         self.cache.commit(slots, counts)
 
+    @property
+    def embedding(self) -> Tensor:
+        return self._embedding_VH
+
+    @property
+    def head(self) -> Linear:
+        return self._head
+
     def length(self, slot: int) -> int:
         return self.cache.lengths[slot]
 
@@ -255,8 +263,8 @@ class DenseTarget:
 
     def memory(self) -> dict[str, int]:
         """Bytes of weights (a packed tied head is a second copy and counts) and of cache; `kv_tokens` that requests may use."""
-        head = self.head.bytes if self._head_is_a_copy else 0
-        weights = self.embedding_VH.nbytes + head + self.final_norm.bytes + sum(layer.bytes for layer in self.layers)
+        head = self._head.bytes if self._head_is_a_copy else 0
+        weights = self._embedding_VH.nbytes + head + self.final_norm.bytes + sum(layer.bytes for layer in self.layers)
         return {"weights": weights, "kv": self.cache.bytes, "kv_tokens": self.slots * self.max_length}
 
 

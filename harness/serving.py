@@ -20,7 +20,7 @@ from harness.nvml import Gpu
 from harness.processes import is_alive, stop
 from harness.progress import RunProgress
 from harness.schedule import Cell, Serving
-from harness.store import Store
+from harness.store import Store, code_hash
 from harness.validity import cell_problems, is_stationary, serving_flags, serving_problems
 from harness.workloads import set_label
 
@@ -46,6 +46,8 @@ class Session:
 async def serve(session: Session, planned: Serving, todo: Sequence[Cell]) -> None:
     """Measure the cells `todo` in one fresh serving. Raises EngineError when it does not start or dies; complete cells stay."""
     run, store = session.run, session.store
+    if code_hash() != session.code_hash:
+        raise RuntimeError("the sources of harness or drafters changed during the run; measure anew, and do not edit meanwhile")
     serving_id = f"b{planned.block}-{planned.arm_name}-{session.session_id}"
     log_path = store.folder / "logs" / f"{serving_id}.log"
     log_path.parent.mkdir(exist_ok=True)

@@ -108,8 +108,9 @@ class ScriptedEngine:
             raise EngineError(f"scripted failure of request {number}")
         if _hits(number, script.hang_every) or 0 < script.hang_after < number:
             await asyncio.Event().wait()
-        prepared, tokens = self._prepared.pop(request.request_id, None) or self._answer(request)
-        beats = [] if _hits(number, script.empty_every) else prepared
+        known = request.request_id in self._prepared
+        drawn, tokens = self._prepared.pop(request.request_id) if known else self._answer(request)
+        beats = [] if _hits(number, script.empty_every) else drawn
         if not beats:
             yield Chunk(time.monotonic_ns(), (), finish="stop")
         self._running += 1

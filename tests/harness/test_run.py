@@ -11,7 +11,8 @@ import pytest
 from rich.console import Console
 from scripted_bench import NGRAM, PLAIN, run_bench, scripted_run
 
-from harness import probe
+from harness import probe, serving
+from harness import run as run_module
 from harness.engines.base import EngineError
 from harness.engines.scripted import ScriptedEngine
 from harness.schedule import plan_servings
@@ -187,6 +188,16 @@ def test_on_a_terminal_the_bar_is_drawn_by_the_run_and_not_by_a_thread(tmp_path:
     drawn = text.getvalue().count("ETA")
     assert 6 <= drawn <= 10, "six things are told; a thread that redraws would draw many more"
     assert "100%" in text.getvalue()
+
+
+def test_sources_that_change_during_a_run_end_it_and_its_cells_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hashes = iter(["as it was", "edited"])
+    monkeypatch.setattr(serving, "code_hash", lambda: next(hashes))
+    monkeypatch.setattr(run_module, "code_hash", lambda: "as it was")
+    with pytest.raises(RuntimeError, match="sources of harness or drafters changed"):
+        run_bench(scripted_run(protocol=QUICK, concurrency=[1]), tmp_path)
+    (folder,) = tmp_path.glob("*/run.json")
+    assert len(set(read_tables(folder.parent).requests.serving_id)) == 1
 
 
 def test_a_busy_machine_is_a_flag_of_a_cpu_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

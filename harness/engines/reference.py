@@ -18,6 +18,7 @@ from typing import Any
 
 from drafters.checkpoint import missing_target, resolve_target
 from drafters.embedded import cache_folder, is_whole
+from drafters.serving import load_dotted
 from harness.config import Arm, Run
 from harness.engines.base import (
     ArmPlan,
@@ -57,7 +58,7 @@ class ReferenceEngine:
             base=(sys.executable, *command(run, str(folder or f"<{run.target.name}>"))),
             speculation=tuple(speculation(arm)),
             pinned=pinned(run),
-            missing=missing(run, arm, _missing_target(run)),
+            missing=missing(run, _missing_target(run), _can_capture(run)),
             memory=estimate(run, arm, folder),
         )
 
@@ -227,6 +228,10 @@ def _signal_group(pid: int, sign: signal.Signals) -> None:
         os.killpg(pid, sign)
     except ProcessLookupError:
         return
+
+
+def _can_capture(run: Run) -> bool:
+    return hasattr(load_dotted(run.target.implementation), "capture")
 
 
 def _missing_target(run: Run) -> str | None:

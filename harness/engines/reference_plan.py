@@ -60,11 +60,15 @@ def pinned(run: Run) -> dict[str, Scalar]:
     }
 
 
-def missing(run: Run, arm: Arm, target: str | None) -> tuple[str, ...]:
-    """What this machine or this engine lacks for the arm, a line each."""
+def missing(run: Run, target: str | None, can_capture: bool) -> tuple[str, ...]:
+    """What this machine or this engine lacks for the rig, a line each. `target` says what the target itself lacks."""
     gaps = [target] if target else []
     if run.machine.kind == "cuda" and not shutil.which("nvidia-smi"):
         gaps.append("machine.kind: cuda, but this machine has no NVIDIA GPU; override machine=cpu")
+    if run.engine.graphs != "off" and not can_capture:
+        gaps.append(f"engine.graphs: {run.target.implementation} cannot capture CUDA graphs; set engine.graphs=off")
+    if run.engine.graphs != "off" and not run.engine.graph_batch_sizes:
+        gaps.append("engine.graph_batch_sizes: empty, so engine.graphs would capture nothing; list the batch sizes")
     if run.engine.kv_dtype not in ("auto", run.target.dtype):
         gaps.append(f"engine.kv_dtype: the reference engine keeps KV in {run.target.dtype}; set engine.kv_dtype=auto")
     if run.engine.prefix_cache:

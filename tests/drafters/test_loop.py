@@ -147,7 +147,7 @@ def test_the_embedded_model_decodes_twenty_prompts_as_transformers_does_in_both_
     truth = generated(model, texts, 20, eos=tokenizer.eos_token_id)
     del model
     target = DenseTarget(embedded_folder, torch.float32, CPU, slots=8, max_length=128)
-    for budget, at_once in [(0, 1), (0, 8), (1, 8), (3, 1), (3, 8), (7, 1), (7, 8)]:
+    for budget, at_once in [(0, 1), (0, 8), (1, 1), (1, 8), (3, 1), (3, 8), (7, 1), (7, 8)]:
         drafter = NgramDrafter(target, NGRAM, None) if budget else None
         engine = loop(target, drafter, budget, chunk=64)
         out = run(engine, jobs(texts, 20, [tokenizer.eos_token_id]), at_once)

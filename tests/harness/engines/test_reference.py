@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import LlamaConfig, LlamaForCausalLM, Qwen3NextConfig, Qwen3NextForCausalLM
 
 from harness.compose import compose_run
 from harness.config import Run
@@ -102,6 +102,49 @@ def test_both_arms_give_the_same_tokens_and_tell_the_truth_about_their_steps(fol
             assert max(s.requests for s in steps) == SLOTS
             assert await engine.steps() == []
             assert (counters.drafted > 0) == (arm == "ngram")
+
+        with_engine(run, arm, tmp_path / "log", check)
+    assert outputs["plain"] == outputs["ngram"]
+
+
+@pytest.fixture(scope="module")
+def hybrid_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    torch.manual_seed(0)
+    config = Qwen3NextConfig(
+        vocab_size=VOCAB,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=4,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=8,
+        linear_num_value_heads=4,
+        linear_num_key_heads=2,
+        linear_key_head_dim=8,
+        linear_value_head_dim=8,
+        num_experts=4,
+        num_experts_per_tok=2,
+        moe_intermediate_size=16,
+        shared_expert_intermediate_size=16,
+        initializer_range=0.1,
+    )
+    folder = tmp_path_factory.mktemp("hybrid")
+    Qwen3NextForCausalLM(config).save_pretrained(folder)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (folder / name).write_text("{}")
+    return folder
+
+
+def test_a_hybrid_target_serves_both_arms_alike(hybrid_folder, tmp_path):
+    run = tiny_run(hybrid_folder, "target.implementation=drafters.hybrid.TransformersTarget")
+    outputs = {}
+    for arm in ("plain", "ngram"):
+
+        async def check(engine: ReferenceEngine, arm: str = arm) -> None:
+            requests = [asked(run, f"r{i}", [*PROMPT, i]) for i in range(4)]
+            outputs[arm] = await asyncio.gather(*[tokens(engine, r) for r in requests])
+            assert (await engine.resolved())["linear"] == "library"
+            assert (await engine.memory()).weights_bytes > 0
 
         with_engine(run, arm, tmp_path / "log", check)
     assert outputs["plain"] == outputs["ngram"]
@@ -245,12 +288,19 @@ def test_the_base_command_is_the_same_for_every_arm_and_speculation_adds_only_fl
     assert plans["plain"].missing == ()
 
 
+def test_a_target_that_cannot_be_captured_is_refused_before_it_is_loaded(folder):
+    overrides = ["target.implementation=drafters.hybrid.TransformersTarget", "engine.graphs=decode"]
+    run = tiny_run(folder, *overrides, "engine.graph_batch_sizes=[1]")
+    assert any("cannot capture" in line for line in ReferenceEngine.plan(run, run.arms["plain"]).missing)
+
+
 @pytest.mark.parametrize(
     ("override", "message"),
     [
         ("engine.kv_dtype=fp8", "engine.kv_dtype"),
         ("engine.prefix_cache=true", "engine.prefix_cache"),
         ("machine=h200", "machine.kind"),
+        ("engine.graphs=decode", "engine.graph_batch_sizes"),
     ],
 )
 def test_a_plan_names_what_this_machine_or_engine_lacks(folder, override, message):

@@ -21,7 +21,7 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 class Weights:
-    """The tensors of a checkpoint folder by name, converted on reading; `used` collects the names that were read."""
+    """The tensors of a checkpoint folder by name, floats converted on reading; `used` collects the names that were read."""
 
     def __init__(self, folder: Path, dtype: torch.dtype, device: torch.device) -> None:
         self.folder, self.dtype, self.device = folder, dtype, device
@@ -41,7 +41,8 @@ class Weights:
         self.used.add(name)
         tensor: Tensor = self._open[self._file_of[name]].get_tensor(name)
         # Mapped pages would be read again from the file on every first touch inside a timed path: copy them out now.
-        return tensor.to(device=self.device, dtype=self.dtype, copy=True)
+        dtype = self.dtype if tensor.is_floating_point() else tensor.dtype  # token ids do not survive bfloat16
+        return tensor.to(device=self.device, dtype=dtype, copy=True)
 
     def optional(self, name: str) -> Tensor | None:
         return None if name not in self._file_of else self[name]

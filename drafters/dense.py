@@ -21,7 +21,7 @@ from torch import Tensor
 from drafters.contract import Forward, Tap
 from drafters.graphs import GraphPool
 from drafters.layers import Linear, RmsNorm, Rotary, causal_mask, grouped_attention, inverse_frequencies, swiglu
-from drafters.slots import SlotCache
+from drafters.slots import SlotCache, slot_index
 from drafters.weights import Weights, read_config
 
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
@@ -161,7 +161,7 @@ class DenseTarget:
             return self._captured(slots, lengths, tokens_RT, shape, tuple(taps))
         span = max(lengths) + width
         lengths_R = torch.tensor(lengths, device=self.device)
-        where = _slot_index(slots, self.device)
+        where = slot_index(slots, self.device)
         slots_R = torch.tensor(slots, device=self.device)
         last_R = torch.tensor(counts, device=self.device) - 1 if last_only else None
         logits, hidden = self._pass(tokens_RT, lengths_R, slots_R, where, span, last_R, tuple(taps))
@@ -273,11 +273,3 @@ def _fused(weights: Weights, names: list[str]) -> Linear:
     biases = [weights.optional(name + ".bias") for name in names]
     bias = torch.cat([b for b in biases if b is not None]) if all(b is not None for b in biases) else None
     return Linear(weights.stacked(*[name + ".weight" for name in names]), bias)
-
-
-def _slot_index(slots: Sequence[int], device: torch.device) -> slice | Tensor:
-    """A slice where the slots are a run (a view of the cache, no copy), else their indices."""
-    first, count = slots[0], len(slots)
-    if list(slots) == list(range(first, first + count)):
-        return slice(first, first + count)
-    return torch.tensor(slots, device=device)

@@ -66,3 +66,11 @@ def zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> T
         return torch.zeros(shape, dtype=dtype, device=device)
     size = int(np.prod(shape)) * dtype.itemsize
     return torch.from_numpy(np.zeros(size, dtype=np.uint8)).view(dtype).view(shape)
+
+
+def slot_index(slots: Sequence[int], device: torch.device) -> slice | Tensor:
+    """A slice where the slots are a run (a view of the cache, no copy), else their indices."""
+    first, count = slots[0], len(slots)
+    if list(slots) == list(range(first, first + count)):
+        return slice(first, first + count)
+    return torch.tensor(slots, device=device)

@@ -99,6 +99,18 @@ def size_of(config: Mapping[str, Any], key: str, default: int | None = None) -> 
     return value
 
 
+def check_options(options: Mapping[str, object], known: Mapping[str, Sequence[object] | None], drafter: str) -> None:
+    """ValueError unless `options` has exactly the known keys, each with one of its values (null: any, checked elsewhere)."""
+    for key in sorted({*options, *known}):
+        if key not in known:
+            raise ValueError(f"options.{key}: {drafter} has no such option; it takes {', '.join(known) or 'none'}")
+        allowed = known[key]
+        if key not in options:
+            raise ValueError(f"options.{key}: {drafter} needs it; the arm's file in rigs/arm states it")
+        if allowed is not None and options[key] not in allowed:
+            raise ValueError(f"options.{key}: {options[key]!r} must be one of {', '.join(map(str, allowed))}")
+
+
 def taps_from_layer_inputs(ids: Sequence[int]) -> tuple[int, ...]:
     """Published layer numbers, which name the value that ENTERS a layer, as 0-based layer outputs (`contract.Tap`).
 

@@ -40,6 +40,10 @@ class RunProgress:
         else:
             self._bar.update(self._task, description=doing, completed=self._done, eta=self.eta(), refresh=True)
 
+    def warn(self, text: str) -> None:
+        """Say something that stays on the screen. Call it outside timed windows only."""
+        self._console.print(f"warning: {text}", highlight=False)
+
     def advance(self, weight: int) -> None:
         """A cell is complete. Drawn with the next `tell`."""
         self._done += weight

@@ -96,6 +96,8 @@ class _Measuring:
         self._tell("launching")
         host = probe.facts(session.gpus)
         self._busy_cores = float(host["load_busy_cores"] or 0.0)
+        for flag in serving_flags(None, self._busy_cores, session.run.machine.max_load):
+            session.progress.warn(flag)
         launched_ns, launched_at = now_ns(), utc_now()
         launched = await self._engine.launch()
         self._pids = launched.pids

@@ -213,14 +213,14 @@ def _stop_ids(cell: Cell) -> frozenset[int]:
 
 
 def _length_interval(cell: Cell, ledgers: list[m.Ledger]) -> tuple[float | None, float | None]:
-    """Interval of the pooled acceptance length, clustered by prompt over its blocks."""
+    """Interval of the pooled acceptance length, clustered by prompt over its blocks; of two prompts it would say nothing."""
     sums: dict[tuple[str, str], list[int]] = {}
     for row, ledger in zip(cell.rows, ledgers, strict=True):
         total = sums.setdefault(m.prompt_key(row), [0, 0])
         total[0] += (ledger.accepted or 0) + (ledger.speculating or 0)
         total[1] += ledger.speculating or 0
     pairs = np.array(list(sums.values()), dtype=np.float64)
-    if len(pairs) < 2:
+    if len(pairs) < 3:
         return None, None
     interval = ratio_interval(pairs[:, 0], pairs[:, 1])
     return interval.low, interval.high

@@ -1,0 +1,330 @@
+"""DFlash, both generations: what is drafted is what the published model drafts, and no text changes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from drafters.dense import DenseTarget
+from drafters.dflash import DFlashDrafter
+from drafters.dflash2 import DFlash2Drafter
+from tests.drafters.dflash_cases import (
+    RULES,
+    TAPS,
+    B,
+    H,
+    V,
+    config_of,
+    fake_target,
+    naive_hidden,
+    naive_logits,
+    naive_walk,
+    tensors_of,
+    write,
+)
+from tests.drafters.test_loop import generated, jobs, loop, prompts, run, tokens_of
+
+CPU = torch.device("cpu")
+CLASSES = {1: DFlashDrafter, 2: DFlash2Drafter}
+# anchor, context [S, M], drafts -> logits [K, V] and drafted tokens
+Oracle = Callable[[int, Tensor, int], tuple[Tensor, list[int]]]
+TRANSFORMED = {"input_embedding_scale": 1.7, "output_multiplier": 0.6, "final_logit_softcapping": 5.0}
+
+
+def made(folder: Path, generation: int, config: dict[str, Any], target: Any = None) -> Any:
+    location = write(folder, config, tensors_of(config))
+    return CLASSES[generation](target or fake_target(), {}, location)
+
+
+def naive_oracle(config: dict[str, Any], target: Any) -> Oracle:
+    tensors = tensors_of(config)
+    family = config["dflash_config"]
+
+    def propose(anchor: int, taps_SM: Tensor, drafts: int) -> tuple[Tensor, list[int]]:
+        ids = [anchor, *[family["mask_token_id"]] * drafts]
+        block = target.embedding[ids] * family.get("input_embedding_scale", 1.0)
+        hidden = naive_hidden(config, tensors, taps_SM, block)[1:]
+        logits = naive_logits(config, target.matrix, hidden)
+        walked = (
+            naive_walk(config, tensors, hidden, logits, anchor) if "selector_rank" in family else logits.argmax(-1).tolist()
+        )
+        return logits, walked
+
+    return propose
+
+
+def published_oracle(config: dict[str, Any], target: Any) -> Oracle:
+    """z-lab's own model code, one request at a time and without its cache."""
+    model_code = pytest.importorskip("dflash.model", reason="pip install --no-deps dflash==0.1.0")
+    from transformers import Qwen3Config
+
+    second = "selector_rank" in config["dflash_config"]
+    settings = {key: value for key, value in config.items() if key not in ("architectures", "model_type")}
+    settings["use_sliding_window"] = "sliding_window" in config  # or transformers drops the window
+    cls = model_code.DFlash2DraftModel if second else model_code.DFlashDraftModel
+    model = cls(Qwen3Config(**settings)).eval()
+    books = ("candidate_selector.predecessor_codebook", "candidate_selector.successor_codebook")
+    model.load_state_dict({n + ".weight" * (n in books): t for n, t in tensors_of(config).items()}, strict=True)
+    for layer, kind in zip(model.layers, config["layer_types"], strict=True):
+        assert layer.self_attn.sliding_window == (config["sliding_window"] if kind == "sliding_attention" else None)
+
+    def propose(anchor: int, taps_SM: Tensor, drafts: int) -> tuple[Tensor, list[int]]:
+        ids = torch.tensor([[anchor, *[config["dflash_config"]["mask_token_id"]] * drafts]])
+        embedded = target.embedding[ids] * config["dflash_config"].get("input_embedding_scale", 1.0)
+        positions = torch.arange(taps_SM.shape[0] + drafts + 1)[None]
+        hidden = model(positions, noise_embedding=embedded, target_hidden=taps_SM[None])[:, -drafts:]
+        logits = model.compute_logits(hidden, target.head)
+        tokens = model.propose(hidden, ids[:, 0], target.head, 0.0)[0] if second else logits.argmax(-1)
+        return logits[0], tokens[0].tolist()
+
+    return propose
+
+
+def follow(drafter: Any, oracle: Oracle, cycles: int, seed: int = 0) -> None:
+    """Three requests over several cycles with random accept lengths; every draft and every logit against the oracle."""
+    random, noise = np.random.default_rng(seed), torch.Generator().manual_seed(seed)
+    slots = [2, 0, 3]
+    contexts = [torch.empty(0, H * len(TAPS)) for _ in slots]
+    anchors = [0] * len(slots)
+
+    def observe(counts: list[int]) -> None:
+        hidden = torch.randn((len(slots), max(counts), H * len(TAPS)), generator=noise)
+        tokens = torch.from_numpy(random.integers(0, V, (len(slots), max(counts))))
+        drafter.observe(slots, hidden, tokens, counts)
+        for r, count in enumerate(counts):
+            contexts[r] = torch.cat((contexts[r], hidden[r, :count]))
+            anchors[r] = int(tokens[r, count - 1])
+
+    observe(random.integers(1, 12, 3).tolist())
+    for _ in range(cycles):
+        budgets = random.integers(1, B, 3).tolist()
+        states = drafter.states(slots, torch.tensor(anchors), budgets)
+        logits = drafter.logits(drafter.predicting(states))
+        draft = drafter.propose(slots, budgets)
+        assert draft.lengths == budgets
+        for r, budget in enumerate(budgets):
+            expected, tokens = oracle(anchors[r], contexts[r], budget)
+            torch.testing.assert_close(logits[r, :budget], expected, rtol=1e-4, atol=1e-4)
+            assert draft.tokens_RK[r, :budget].tolist() == tokens
+        observe([int(random.integers(0, budget + 1)) + 1 for budget in budgets])
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("generation", [1, 2])
+@torch.inference_mode()
+def test_logits_and_drafts_are_those_of_the_published_model_over_cycles_of_random_acceptance(tmp_path, generation, rule):
+    config, target = config_of(generation, rule, **TRANSFORMED), fake_target()
+    follow(made(tmp_path, generation, config, target), published_oracle(config, target), 8)
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("generation", [1, 2])
+@torch.inference_mode()
+def test_logits_and_drafts_are_those_of_a_naive_model_written_from_the_specification(tmp_path, generation, rule):
+    config, target = config_of(generation, rule, **TRANSFORMED), fake_target()
+    follow(made(tmp_path, generation, config, target), naive_oracle(config, target), 2)
+
+
+def rows(count: int, width: int, seed: int = 1) -> tuple[Tensor, Tensor]:
+    noise = torch.Generator().manual_seed(seed)
+    hidden = torch.randn((count, width, H * len(TAPS)), generator=noise)
+    return hidden, torch.randint(V, (count, width), generator=noise)
+
+
+def proposal(drafter: Any, slots: Sequence[int], budgets: Sequence[int]) -> list[list[int]]:
+    draft = drafter.propose(slots, budgets)
+    return [row[:n] for row, n in zip(draft.tokens_RK.tolist(), draft.lengths, strict=True)]
+
+
+@pytest.mark.parametrize("rule", ["full", "legacy"])
+@pytest.mark.parametrize("generation", [1, 2])
+@torch.inference_mode()
+def test_context_in_any_chunks_and_with_any_neighbours_leaves_the_same_state(tmp_path, generation, rule):
+    hidden, tokens = rows(1, 23)
+    whole = made(tmp_path, generation, config_of(generation, rule))
+    whole.observe([1], hidden, tokens, [23])
+    pieces = made(tmp_path, generation, config_of(generation, rule))
+    other, noise = rows(1, 9, seed=4)
+    for first, last in [(0, 1), (1, 4), (4, 13), (13, 23)]:
+        width = max(last - first, 9)
+        padded = torch.cat((other, torch.zeros(1, width - 9, H * len(TAPS))), dim=1)
+        mine = torch.nn.functional.pad(hidden[:, first:last], (0, 0, 0, width - (last - first)), value=7.0)
+        ids = torch.nn.functional.pad(tokens[:, first:last], (0, width - (last - first)), value=3)
+        both = torch.cat((torch.nn.functional.pad(noise, (0, width - 9)), ids))
+        pieces.observe([3, 1], torch.cat((padded, mine)), both, [9, last - first])
+    anchor = tokens[0, -1:]
+    torch.testing.assert_close(pieces.states([1], anchor, [7]), whole.states([1], anchor, [7]), rtol=1e-5, atol=1e-5)
+    assert proposal(pieces, [3, 1], [2, 7])[1] == proposal(whole, [1], [7])[0]
+
+
+@pytest.mark.parametrize("rule", ["full", "windowed"])
+@pytest.mark.parametrize("generation", [1, 2])
+@torch.inference_mode()
+def test_a_request_drafts_the_same_in_any_order_of_the_batch_and_whatever_its_neighbours_hold(tmp_path, generation, rule):
+    drafter = made(tmp_path, generation, config_of(generation, rule))
+    hidden, tokens = rows(4, 12)
+    counts, budgets = [12, 5, 9, 1], [7, 3, 5, 1]
+    drafter.observe([0, 1, 2, 3], hidden, tokens, counts)
+    together = proposal(drafter, [0, 1, 2, 3], budgets)
+    assert proposal(drafter, [2, 0, 3, 1], [5, 7, 1, 3]) == [together[i] for i in (2, 0, 3, 1)]
+    assert [proposal(drafter, [i], [budgets[i]])[0] for i in range(4)] == together
+    drafter.release(0)
+    drafter.observe([0], hidden[:1] * -3, tokens[:1] * 0 + 9, [12])
+    assert proposal(drafter, [0, 1, 2, 3], budgets)[1:] == together[1:]
+
+
+@torch.inference_mode()
+def test_a_request_without_a_budget_drafts_nothing_and_moves_no_other(tmp_path):
+    drafter = made(tmp_path, 1, config_of(1))
+    hidden, tokens = rows(2, 6)
+    drafter.observe([0, 1], hidden, tokens, [6, 6])
+    assert drafter.propose([0, 1], [0, -1]) is None
+    assert proposal(drafter, [0, 1], [0, 4]) == [[], proposal(drafter, [1], [4])[0]]
+
+
+@pytest.mark.parametrize("generation", [1, 2])
+def test_a_budget_above_the_trained_block_is_refused_in_one_line_and_below_it_is_served(tmp_path, generation):
+    drafter = made(tmp_path, generation, config_of(generation))
+    drafter.observe([0], *rows(1, 4), [4])
+    with pytest.raises(ValueError, match=r"draft_budget: 8 drafts .* set draft_budget to 7 or less") as refusal:
+        drafter.propose([0], [B])
+    assert "\n" not in str(refusal.value)
+    assert [len(proposal(drafter, [0], [n])[0]) for n in range(1, B)] == list(range(1, B))
+
+
+@pytest.fixture
+def target(checkpoint) -> DenseTarget:
+    return DenseTarget(checkpoint("llama")[0], torch.float32, CPU, slots=8, max_length=128)
+
+
+@pytest.mark.parametrize("at_once", [1, 8])
+@pytest.mark.parametrize("budget", [1, 3, 7])
+@pytest.mark.parametrize("generation", [1, 2])
+def test_greedy_output_is_that_of_plain_decoding(checkpoint, target, tmp_path, generation, budget, at_once):
+    texts = prompts(9 if at_once > 1 else 2)
+    truth = generated(checkpoint("llama")[1], texts, 12, eos=None)
+    drafter = made(tmp_path, generation, config_of(generation, "legacy"), target)
+    engine = loop(target, drafter, budget)
+    out = run(engine, jobs(texts, 12), at_once)
+    assert [tokens_of(out[str(i)]) for i in range(len(texts))] == truth
+    assert engine.totals.drafted > 0
+    assert drafter.memory()["weights"] == sum(tensor.nbytes for tensor in tensors_of(config_of(generation)).values())
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3, 6])
+def test_a_limit_or_a_stop_token_inside_a_block_ends_the_text_there(checkpoint, target, tmp_path, limit):
+    text = prompts(1)[0]
+    truth = generated(checkpoint("llama")[1], [text], 20, eos=None)[0]
+    drafter = made(tmp_path, 2, config_of(2), target)
+    assert tokens_of(run(loop(target, drafter, 7), jobs([text], limit), 1)["0"]) == truth[:limit]
+    stopped = run(loop(target, drafter, 7), jobs([text], 20, [truth[limit]]), 1)["0"]
+    assert tokens_of(stopped) == truth[: truth.index(truth[limit]) + 1]
+    assert drafter.cache.length(0) == 0
+
+
+def context_of(drafter: Any, slot: int) -> Tensor:
+    """All keys and values of a slot's committed rows."""
+    return drafter.cache.cache.data[:, :, slot, :, : drafter.cache.length(slot)].clone()
+
+
+@pytest.mark.parametrize("generation", [1, 2])
+@torch.inference_mode()
+def test_after_any_acceptance_the_context_is_that_of_one_pass_over_the_committed_text(checkpoint, target, tmp_path, generation):
+    text = prompts(1)[0]
+    drafter = made(tmp_path, generation, config_of(generation), target)
+    engine = loop(target, Mostly(drafter, generated(checkpoint("llama")[1], [text], 40, eos=None)[0]), 5)
+    engine.submit(jobs([text], 40)[0])
+    committed = list(text)
+    for _ in range(7):
+        committed += [token for emission in engine.step() for token in emission.tokens]
+    assert 0 < engine.totals.accepted < engine.totals.drafted
+    fresh = made(tmp_path, generation, config_of(generation), target)
+    taps = target.forward([7], torch.tensor([committed[:-1]]), [len(committed) - 1], False, drafter.taps)
+    fresh.observe([7], taps.hidden_RTM, torch.tensor([committed[1:]]), [len(committed) - 1])
+    torch.testing.assert_close(context_of(drafter, 0), context_of(fresh, 7), rtol=1e-4, atol=1e-4)
+
+
+class Mostly:
+    """Runs a drafter's own pass and then drafts the right text with random mistakes, so that acceptance takes every length."""
+
+    def __init__(self, inner: Any, truth: list[int]) -> None:
+        self.inner, self.truth, self.random = inner, truth, np.random.default_rng(2)
+        self.taps, self.observe, self.release, self.memory = inner.taps, inner.observe, inner.release, inner.memory
+        self.start: int | None = None
+
+    def propose(self, slots: Sequence[int], budgets: Sequence[int]) -> Any:
+        draft = self.inner.propose(slots, budgets)
+        length = self.inner.cache.length(slots[0])
+        self.start = length if self.start is None else self.start
+        done = length - self.start + 1
+        right = self.truth[done : done + budgets[0]]
+        tokens = [t if self.random.random() < 0.75 else (t + 1) % V for t in right]
+        return replace(draft, tokens_RK=torch.tensor([tokens]), lengths=[len(tokens)])
+
+
+def broken(tmp_path: Path, change: Callable[[dict[str, Any], dict[str, Tensor]], None], generation: int = 1) -> str:
+    """The one line in which a changed checkpoint is refused."""
+    config = config_of(generation)
+    tensors = tensors_of(config)
+    change(config, tensors)
+    location = write(tmp_path, config, tensors)
+    with pytest.raises(ValueError) as refusal:  # noqa: PT011 (every caller checks the text)
+        CLASSES[generation](fake_target(), {}, location)
+    assert "\n" not in str(refusal.value)
+    return str(refusal.value)
+
+
+def test_what_does_not_fit_is_refused_by_name(tmp_path):
+    family = "dflash_config"
+    assert "layers.1.mlp.up_proj.weight" in broken(tmp_path, lambda c, t: t.pop("layers.1.mlp.up_proj.weight"))
+    assert "'extra'" in broken(tmp_path, lambda c, t: t.update(extra=torch.ones(1)))
+    assert "'fc.weight'" in broken(tmp_path, lambda c, t: t.update({"fc.weight": torch.ones(H, H)}))
+    assert "target_layer_ids" in broken(tmp_path, lambda c, t: c[family].update(target_layer_ids=[0, 3]))
+    assert "mask_token_id" in broken(tmp_path, lambda c, t: c[family].pop("mask_token_id"))
+    assert "mask_token_id 160" in broken(tmp_path, lambda c, t: c[family].update(mask_token_id=V))
+    assert "projector_type" in broken(tmp_path, lambda c, t: c[family].update(projector_type="domino"))
+    assert "sliding_window" in broken(tmp_path, lambda c, t: c.update(layer_types=["sliding_attention"] * 3))
+    assert "hidden_size" in broken(tmp_path, lambda c, t: c.update(hidden_size=64))
+    assert "vocab_size" in broken(tmp_path, lambda c, t: c.update(vocab_size=1000))
+    assert "conv_group_size" in broken(tmp_path, lambda c, t: c[family].pop("conv_group_size"), 2)
+    assert "conv_group_size 10" in broken(tmp_path, lambda c, t: c[family].update(conv_group_size=10), 2)
+    assert "successor_codebook" in broken(tmp_path, lambda c, t: t.pop("candidate_selector.successor_codebook"), 2)
+    with pytest.raises(ValueError, match="checkpoint: DFlashDrafter needs trained weights"):
+        DFlashDrafter(fake_target(), {}, None)
+    with pytest.raises(ValueError, match=r"options\.sample: DFlashDrafter has no such option"):
+        DFlashDrafter(fake_target(), {"sample": True}, str(tmp_path))
+
+
+@torch.inference_mode()
+def test_the_speculators_format_reads_to_the_same_drafter(tmp_path):
+    """Nested decoder keys, ids of layer inputs, and a reduced head of its own whose rows are tokens by offset."""
+    plain = config_of(1, "legacy")
+    family, body = plain.pop("dflash_config"), dict(plain)
+    named = {"speculators_model_type": "dflash", "aux_hidden_state_layer_ids": [i + 1 for i in TAPS], "block_size": B}
+    nested = {"transformer_layer_config": body, "mask_token_id": family["mask_token_id"], "draft_vocab_size": V // 2}
+    config, target = config_of(1, "legacy"), fake_target()
+    kept = torch.arange(0, V, 2)
+    own = {"lm_head.weight": target.matrix[kept], "d2t": kept - torch.arange(V // 2), "t2d": torch.arange(V) % 2 == 0}
+    reduced = DFlashDrafter(target, {}, write(tmp_path / "reduced", named | nested, tensors_of(config) | own))
+    whole = made(tmp_path / "whole", 1, config, target)
+    for drafter in (reduced, whole):
+        drafter.observe([0], *rows(1, 9), [9])
+    even = whole.logits(whole.states([0], torch.tensor([whole.anchors[0]]), [7])[:, 1:])[..., ::2].argmax(-1) * 2
+    assert proposal(reduced, [0], [7]) == even.tolist()
+    assert reduced.taps == whole.taps == tuple(TAPS)
+
+
+def test_default_taps_are_spread_as_the_published_ones():
+    from drafters.dflash_config import default_taps
+
+    assert default_taps(36, 5) == (1, 9, 17, 25, 33)
+    assert default_taps(64, 5) == (1, 16, 31, 46, 61)
+    assert default_taps(24, 5) == (1, 6, 11, 16, 21)
+    assert default_taps(30, 1) == (15,)

@@ -18,7 +18,7 @@ STAMP := $(VENV)/.samerig-$(ENV_KEY)
 OVERRIDES = $(if $(PROTOCOL),protocol=$(PROTOCOL)) $(if $(CONCURRENCY),'concurrency=[$(CONCURRENCY)]')
 
 .DEFAULT_GOAL := help
-.PHONY: help env bench sweep plan report test lint perf gpu-check notebooks clean
+.PHONY: drafter-data help env bench sweep plan report test lint perf gpu-check notebooks clean
 
 help: ## list the targets and variables
 	@grep -hE '^[a-z-]+:.*## ' Makefile | awk -F ':.*## ' '{ printf "  make %-10s %s\n", $$1, $$2 }'
@@ -55,6 +55,9 @@ perf: $(STAMP) ## speed of the reference engine and overhead of the harness, in 
 
 gpu-check: $(STAMP) ## the checks that need an NVIDIA GPU (under 8 minutes); says so where there is none
 	@$(PY) -m perf.gpu_check $(ARGS)
+
+drafter-data: $(STAMP) ## answers of the embedded target to the training prompts (hours; resumable): ARGS="--worker 0/2"
+	@$(PY) -m drafters.train.data data/smollm2_135m.yaml $(ARGS)
 
 notebooks: $(STAMP) ## execute notebooks/*.py into .ipynb
 	@if ls notebooks/*.py >/dev/null 2>&1; then \

@@ -51,29 +51,81 @@ class ChainNetwork(Protocol):
         ...
 
 
-class Chain:
-    """The cycle of one serial network over the slots of a target: keys and values, last outputs, and the passes."""
+class SerialPasses:
+    """Passes of serial layers of one shape over the slots of a target; keys and values of module `m` are cache layer `m`."""
 
     def __init__(
-        self, network: ChainNetwork, layer: LayerConfig, embedding_VH: Tensor, target: Target, zero_first_embedding: bool
+        self, modules: int, layer: LayerConfig, embedding_VH: Tensor, target: Target, zero_first_embedding: bool = False
     ) -> None:
-        self.network, self.layer, self.embedding_VH = network, layer, embedding_VH
-        self.device, self.dtype, self.zero_first_embedding = target.device, target.dtype, zero_first_embedding
+        self.layer, self.embedding_VH, self.zero_first_embedding = layer, embedding_VH, zero_first_embedding
+        self.device, self.dtype = target.device, target.dtype
         capacity = target.max_length + SCRATCH_ROWS
-        self.cache = SlotCache(1, target.slots, capacity, layer.kv_heads, layer.head_dim, self.dtype, self.device)
+        self.cache = SlotCache(modules, target.slots, capacity, layer.kv_heads, layer.head_dim, self.dtype, self.device)
         self.rotary = layer.rotary(capacity, self.dtype, self.device)
-        self.last_PH = torch.zeros((target.slots, layer.hidden), dtype=self.dtype, device=self.device)
+
+    def starts(self, slots: Sequence[int]) -> list[int]:
+        """Committed rows of each slot, which is the position of the next one."""
+        return [self.cache.lengths[slot] for slot in slots]
+
+    def run(
+        self,
+        module: int,
+        network: ChainNetwork,
+        slots: Sequence[int],
+        starts: Sequence[int],
+        tokens_RT: Tensor,
+        feature_RTH: Tensor,
+    ) -> Tensor:
+        """Rows at positions `starts[r]` and on, over everything before them: outputs [R, T, H]. Commits nothing.
+
+        The first `module` positions of a module have no feature to read (see `drafters.cascade`): no later row sees them.
+        """
+        width, span = tokens_RT.shape[1], max(starts) + tokens_RT.shape[1]
+        if span > self.cache.capacity:
+            raise ValueError(f"draft slot overflow: {span} rows in slots of {self.cache.capacity} tokens")
+        starts_R = torch.tensor(starts, device=self.device)
+        positions_RT = starts_R[:, None] + torch.arange(width, device=self.device)
+        rows, where = self.cache.rows(self.index(slots), positions_RT), slot_index(slots, self.device)
+        mask_RGTS = self._mask(module, starts_R, width, span)
+
+        def attend(q_RTQD: Tensor, k_RTJD: Tensor, v_RTJD: Tensor) -> Tensor:
+            self.cache.write(module, rows, torch.cat((k_RTJD, v_RTJD), dim=2).flatten(0, 1))
+            return grouped_attention(q_RTQD, *self.cache.read(module, where, span), mask_RGTS)
+
+        embedded_RTH = self._embed(tokens_RT, positions_RT)
+        return network.step(embedded_RTH, feature_RTH, rotation_at(self.rotary, positions_RT), attend)
+
+    def index(self, slots: Sequence[int]) -> Tensor:
+        return torch.tensor(slots, device=self.device)
+
+    def _mask(self, module: int, starts_R: Tensor, width: int, span: int) -> Tensor:
+        group = self.layer.heads // self.layer.kv_heads
+        mask_RGTS = causal_mask(starts_R, width, span, group, self.dtype)
+        if module:
+            positions_RT = starts_R[:, None] + torch.arange(width, device=self.device)
+            real_RGT = (positions_RT >= module).repeat(1, group)
+            mask_RGTS[..., :module].masked_fill_(real_RGT[:, None, :, None], float("-inf"))
+        return mask_RGTS
+
+    def _embed(self, tokens_RT: Tensor, positions_RT: Tensor) -> Tensor:
+        embedded_RTH = self.embedding_VH[tokens_RT]
+        return embedded_RTH * (positions_RT > 0).unsqueeze(-1) if self.zero_first_embedding else embedded_RTH
+
+
+class Chain:
+    """The cycle of one network that is fed its own outputs."""
+
+    def __init__(self, network: ChainNetwork, passes: SerialPasses, slots: int) -> None:
+        self.network, self.passes, self.cache = network, passes, passes.cache
+        self.last_PH = torch.zeros((slots, passes.layer.hidden), dtype=passes.dtype, device=passes.device)
 
     @torch.inference_mode()
     def observe(self, slots: Sequence[int], hidden_RTM: Tensor | None, tokens_RT: Tensor, counts: Sequence[int]) -> None:
         """Committed rows; see `contract.Drafter.observe`. Padding rows write scratch that nothing reads."""
-        if hidden_RTM is None:
-            raise ValueError("observe: no tapped states; the loop must ask the target for the drafter's taps")
-        starts = [self.cache.lengths[slot] for slot in slots]
-        output_RTH = self._pass(slots, starts, tokens_RT, self.network.fuse(hidden_RTM))
+        feature_RTH = self.network.fuse(given(hidden_RTM))
+        output_RTH = self.passes.run(0, self.network, slots, self.passes.starts(slots), tokens_RT, feature_RTH)
         self.cache.commit(slots, counts)
-        last_R = torch.tensor(counts, device=self.device) - 1
-        self.last_PH[self._index(slots)] = output_RTH[torch.arange(len(slots), device=self.device), last_R]
+        self.last_PH[self.passes.index(slots)] = last_rows(output_RTH, counts)
 
     @torch.inference_mode()
     def propose(self, slots: Sequence[int], budgets: Sequence[int]) -> Draft | None:
@@ -83,43 +135,29 @@ class Chain:
             return None
         if width > SCRATCH_ROWS:
             raise ValueError(f"draft_budget: {width} exceeds the {SCRATCH_ROWS} scratch rows of a serial drafter; lower it")
-        starts = [self.cache.lengths[slot] for slot in slots]
-        state_RH, feature_RH = self.network.read(self.last_PH[self._index(slots)])
+        starts = self.passes.starts(slots)
+        state_RH, feature_RH = self.network.read(self.last_PH[self.passes.index(slots)])
         drafted = [self.network.best(state_RH)]
         for step in range(width - 1):
             ends = [start + step for start in starts]
-            output_RTH = self._pass(slots, ends, drafted[-1][:, None], feature_RH[:, None])
+            output_RTH = self.passes.run(0, self.network, slots, ends, drafted[-1][:, None], feature_RH[:, None])
             state_RH, feature_RH = self.network.read(output_RTH[:, 0])
             drafted.append(self.network.best(state_RH))
         return Draft(torch.stack(drafted, dim=1), [max(budget, 0) for budget in budgets])
-
-    def release(self, slot: int) -> None:
-        self.cache.release(slot)
 
     @property
     def bytes(self) -> int:
         return self.cache.bytes + self.last_PH.nbytes
 
-    def _pass(self, slots: Sequence[int], starts: Sequence[int], tokens_RT: Tensor, feature_RTH: Tensor) -> Tensor:
-        """Rows at positions `starts[r]` and on, over everything before them: outputs [R, T, H]."""
-        width, span = tokens_RT.shape[1], max(starts) + tokens_RT.shape[1]
-        if span > self.cache.capacity:
-            raise ValueError(f"slot overflow: {span} rows in draft slots of {self.cache.capacity} tokens")
-        starts_R = torch.tensor(starts, device=self.device)
-        positions_RT = starts_R[:, None] + torch.arange(width, device=self.device)
-        rows, where = self.cache.rows(self._index(slots), positions_RT), slot_index(slots, self.device)
-        mask = causal_mask(starts_R, width, span, self.layer.heads // self.layer.kv_heads, self.dtype)
 
-        def attend(q_RTQD: Tensor, k_RTJD: Tensor, v_RTJD: Tensor) -> Tensor:
-            self.cache.write(0, rows, torch.cat((k_RTJD, v_RTJD), dim=2).flatten(0, 1))
-            return grouped_attention(q_RTQD, *self.cache.read(0, where, span), mask)
+def given(hidden_RTM: Tensor | None) -> Tensor:
+    """The tapped states, or a `ValueError` when the loop did not bring any."""
+    if hidden_RTM is None:
+        raise ValueError("observe: no tapped states; the loop must ask the target for the drafter's taps")
+    return hidden_RTM
 
-        embedded_RTH = self._embed(tokens_RT, positions_RT)
-        return self.network.step(embedded_RTH, feature_RTH, rotation_at(self.rotary, positions_RT), attend)
 
-    def _embed(self, tokens_RT: Tensor, positions_RT: Tensor) -> Tensor:
-        embedded_RTH = self.embedding_VH[tokens_RT]
-        return embedded_RTH * (positions_RT > 0).unsqueeze(-1) if self.zero_first_embedding else embedded_RTH
-
-    def _index(self, slots: Sequence[int]) -> Tensor:
-        return torch.tensor(slots, device=self.device)
+def last_rows(x_RTH: Tensor, counts: Sequence[int]) -> Tensor:
+    """The last real row of each request, [R, H]."""
+    last_R = torch.tensor(counts, device=x_RTH.device) - 1
+    return x_RTH[torch.arange(len(counts), device=x_RTH.device), last_R]

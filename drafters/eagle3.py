@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from drafters.chain import Chain
+from drafters.chain import Chain, SerialPasses
 from drafters.contract import Draft, Tap, Target
 from drafters.decoder_layer import Attend, Attention, LayerConfig, Mlp, Rotation
 from drafters.drafter_checkpoint import (
@@ -144,7 +144,7 @@ class Eagle3Drafter:
         self.network = network
         embedding = target.embedding if own_embedding is None else own_embedding
         self._weight_bytes = pack(network) + (0 if own_embedding is None else own_embedding.nbytes)
-        self.chain = Chain(network, network.config.layer, embedding, target, zero_first_embedding=False)
+        self.chain = Chain(network, SerialPasses(1, network.config.layer, embedding, target), target.slots)
 
     def observe(self, slots: Sequence[int], hidden_RTM: Tensor | None, tokens_RT: Tensor, counts: Sequence[int]) -> None:
         self.chain.observe(slots, hidden_RTM, tokens_RT, counts)
@@ -153,7 +153,7 @@ class Eagle3Drafter:
         return self.chain.propose(slots, budgets)
 
     def release(self, slot: int) -> None:
-        self.chain.release(slot)
+        self.chain.cache.release(slot)
 
     def memory(self) -> dict[str, int]:
         return {"weights": self._weight_bytes, "state": self.chain.bytes}

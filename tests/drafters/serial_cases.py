@@ -121,7 +121,7 @@ def served(target: DenseTarget, drafter: Drafter | None, budget: int, at_once: i
     """Greedy tokens of each prompt through the loop, and the loop."""
     loop = Loop(target, drafter, budget, "standard", 7)
     out: dict[str, list[int]] = {}
-    waiting = [Job(str(i), tuple(p), 24, frozenset(), GREEDY) for i, p in enumerate(prompts)][::-1]
+    waiting = [Job(str(i), tuple(p), 16, frozenset(), GREEDY) for i, p in enumerate(prompts)][::-1]
     running = 0
     while waiting or loop.busy:
         while waiting and running < at_once:
@@ -141,8 +141,9 @@ def prompts(count: int) -> list[list[int]]:
 def assert_cycles_match(target: DenseTarget, drafter, oracle: Oracle, budget: int = 4, cycles: int = 5) -> None:
     """Several cycles of three ragged requests: the same tokens, and logits to 1e-4, as full recomputation gives."""
     seen: list[Tensor] = []
-    best = drafter.network.best
-    drafter.network.best = lambda state: (seen.append(drafter.network.logits(state)), best(state))[1]
+    network = drafter.chain.network
+    best = network.best
+    network.best = lambda state: (seen.append(network.logits(state)), best(state))[1]
     run = Cycles(target, drafter, [0, 2, 1])
     run.prefill([11, 1, 6])
     for _ in range(cycles):

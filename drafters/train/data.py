@@ -188,7 +188,8 @@ def run(recipe: Recipe, worker: int, workers: int, threads: int) -> None:
     prompts = read_prompts(ROOT / recipe.prompts)
     identity: dict[str, str | int] = {
         "target": spec["name"],
-        "target_hash": checkpoint_hash(folder),
+        # The pin, not a hash of the folder: a folder that another version of a library wrote holds the same weights.
+        "weights": spec["sha256"] or spec["revision"] or checkpoint_hash(folder),
         "dtype": spec["dtype"],
         "prompts_sha256": _prompts_hash(prompts),
         "max_tokens": recipe.max_tokens,

@@ -26,7 +26,7 @@ WIDTH, LIMIT = 4, 30
 
 
 def packed(network: DFlashNetwork, target: DenseTarget, taps_SM: Tensor, tokens_S: Tensor, anchors_N: Tensor) -> Tensor:
-    """Logits [N, WIDTH - 1, V] of blocks at several anchors of one text in one pass; each sees the context before its anchor."""
+    """Logits [N, WIDTH - 1, V] of blocks at several anchors of one text in one pass. Each sees what is before its anchor."""
     config = network.config
     positions_NB = anchors_N[:, None] + torch.arange(WIDTH)
     rotary = Rotary(*inverse_frequencies(config.rope, config.head_dim), 256, torch.float32)

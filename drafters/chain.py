@@ -86,7 +86,9 @@ class SerialPasses:
         starts_R = torch.tensor(starts, device=self.device)
         positions_RT = starts_R[:, None] + torch.arange(width, device=self.device)
         rows, where = self.cache.rows(self.index(slots), positions_RT), slot_index(slots, self.device)
-        mask_RGTS = self._mask(module, starts_R, width, span)
+        # One request with one row sees its whole span: no mask, and the kernel is faster without one.
+        alone = module == 0 and len(slots) == 1 and width == 1
+        mask_RGTS = None if alone else self._mask(module, starts_R, width, span)
 
         def attend(q_RTQD: Tensor, k_RTJD: Tensor, v_RTJD: Tensor) -> Tensor:
             self.cache.write(module, rows, torch.cat((k_RTJD, v_RTJD), dim=2).flatten(0, 1))

@@ -51,6 +51,8 @@ class LayerConfig:
         head_dim = size_of(config, "head_dim", hidden // heads)
         if (act := config.get("hidden_act", "silu")) != "silu":
             raise ValueError(f"config.json: hidden_act '{act}' is not implemented; only silu is")
+        if "sliding_attention" in (config.get("layer_types") or ())[-1:]:
+            raise ValueError("config.json: layer_types has sliding_attention, which is not implemented in a serial drafter")
         at = prefix + "self_attn."
         return cls(
             hidden=hidden,

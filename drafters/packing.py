@@ -1,10 +1,11 @@
-"""From trainable modules to fast ones: the linear maps of a module, packed for inference in place."""
+"""From trainable modules to fast ones: the linear maps and norms of a module, replaced for inference in place."""
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor, nn
 
-from drafters.layers import Linear
+from drafters.layers import Linear, RmsNorm
 
 
 class PackedLinear(nn.Module):
@@ -20,18 +21,33 @@ class PackedLinear(nn.Module):
         return self.linear(x)
 
 
-def pack(module: nn.Module) -> int:
-    """Replace every `nn.Linear` below `module` by a packed one; returns the bytes of all that the module holds.
+class PackedNorm(nn.Module):
+    """An `nn.RMSNorm` as `drafters.layers.RmsNorm`, which at one row takes half the time on a CPU."""
 
-    Counted are the linear weights once, packed or not, and every other parameter and buffer.
+    def __init__(self, norm: nn.RMSNorm) -> None:
+        super().__init__()
+        self.norm = RmsNorm(norm.weight.detach(), norm.eps or torch.finfo(norm.weight.dtype).eps)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.norm(x)
+
+
+def pack(module: nn.Module) -> int:
+    """Replace every `nn.Linear` and `nn.RMSNorm` below `module`; returns the bytes of all that the module holds.
+
+    Counted are the weights of both once, packed or not, and every other parameter and buffer.
     """
-    linears = 0
+    replaced = 0
     for name, child in list(module.named_children()):
         if isinstance(child, nn.Linear):
             packed = PackedLinear(child)
             setattr(module, name, packed)
-            linears += packed.linear.bytes
+            replaced += packed.linear.bytes
+        elif isinstance(child, nn.RMSNorm):
+            norm = PackedNorm(child)
+            setattr(module, name, norm)
+            replaced += norm.norm.bytes
         else:
-            linears += pack(child)
+            replaced += pack(child)
     own = [*module.parameters(recurse=False), *module.buffers(recurse=False)]
-    return linears + sum(tensor.nbytes for tensor in own)
+    return replaced + sum(tensor.nbytes for tensor in own)

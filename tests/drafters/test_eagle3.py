@@ -308,6 +308,7 @@ BROKEN = [
     ({"vocab_size": 200}, {}, "vocab_size 200"),
     ({"num_hidden_layers": 2}, {}, "num_hidden_layers 2"),
     ({"hidden_act": "gelu"}, {}, "hidden_act 'gelu'"),
+    ({"layer_types": ["sliding_attention"]}, {}, "layer_types has sliding_attention"),
     ({"parallel_drafting": True}, {}, "parallel_drafting"),
     ({"eagle_aux_hidden_state_layer_ids": [1, 2, 4]}, {}, "eagle_aux_hidden_state_layer_ids: tap 3"),
     ({"intermediate_size": None}, {}, "intermediate_size is None"),

@@ -62,7 +62,7 @@ class DFlashDrafter:
             self.network = self.build(raw, target.num_layers)
         self.config: DFlashConfig = self.network.config
         self.taps: tuple[Tap, ...] = self.config.taps
-        load_into(self.network, weights, self.tensor_name)
+        load_into(self.network, weights, lambda parameter: self.tensor_name(parameter, weights.names))
         self.vocabulary = read_vocabulary(target, weights, self.config)
         weights.finish(_LEFT_ALONE)
         self._weight_bytes = pack(self.network) + self.vocabulary.own_bytes
@@ -74,8 +74,8 @@ class DFlashDrafter:
         """The network of a flat config, to be filled."""
         return DFlashNetwork(DFlashConfig.read(raw, target_layers))
 
-    def tensor_name(self, parameter: str) -> str:
-        """The published name of a parameter of the network."""
+    def tensor_name(self, parameter: str, published: frozenset[str]) -> str:
+        """Which of the published tensors fills a parameter of the network."""
         return parameter
 
     @torch.inference_mode()
@@ -116,7 +116,7 @@ class DFlashDrafter:
         hidden: Tensor = self.network(block_RBH * self.config.embedding_scale, self.cache.rotation(positions_RB), attend)
         return hidden
 
-    def choose(self, slots: Sequence[int], hidden_RBH: Tensor, anchors_R: Tensor, lengths: list[int]) -> Draft:
+    def choose(self, slots: Sequence[int], hidden_RBH: Tensor, anchors_R: Tensor, lengths: list[int]) -> Draft | None:
         """The draft that the states of a block lead to."""
         rows = self.logits(self.predicting(hidden_RBH)).argmax(-1)
         return Draft(self.vocabulary.tokens(rows), lengths)

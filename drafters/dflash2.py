@@ -25,12 +25,9 @@ from drafters.contract import Draft, Target
 from drafters.dflash import DFlashDrafter
 from drafters.dflash_config import DFlashConfig, family_size
 from drafters.dflash_network import DFlashLayer, DFlashNetwork
+from drafters.draft_sampling import OPTIONS, DraftSampling
 from drafters.drafter_checkpoint import size_of
 from drafters.lattice import CandidateSelector, scattered, walk
-from drafters.sampling import RequestRandom
-
-# Draft draws come from streams of their own. Verification is keyed by the request's seed, and must not share a uniform.
-_DRAFT_STREAMS = 1 << 64
 
 
 class DynamicConv(nn.Module):
@@ -70,12 +67,9 @@ class DFlash2Network(DFlashNetwork):
 
 
 class DFlash2Drafter(DFlashDrafter):
-    """Options: `sample` draws the walk instead of taking its best, and `temperature`, then required, at which it is drawn.
+    """Options of `DraftSampling`: whether the walk takes the best candidates or is drawn."""
 
-    Any temperature is lossless; the request's own accepts most. At 0 the walk is the greedy one.
-    """
-
-    options: ClassVar[frozenset[str]] = frozenset({"sample", "temperature"})
+    options: ClassVar[frozenset[str]] = OPTIONS
     network: DFlash2Network
 
     def __init__(self, target: Target, options: Mapping[str, object], checkpoint: str | None) -> None:
@@ -84,9 +78,7 @@ class DFlash2Drafter(DFlashDrafter):
             raise ValueError(
                 "d2t: the selector of DFlash 2 spans the whole vocabulary; use a checkpoint without a reduced head"
             )
-        self.temperature = _walk_temperature(options)
-        self._requests = 0
-        self._randoms: dict[int, RequestRandom] = {}
+        self.sampling = DraftSampling(options)
 
     def build(self, raw: Mapping[str, Any], target_layers: int) -> DFlash2Network:
         conv = family_size(raw, "conv_kernel_size"), family_size(raw, "conv_group_size")
@@ -100,34 +92,9 @@ class DFlash2Drafter(DFlashDrafter):
         # A target's table may be padded beyond the tokens that there are; those have no codes.
         known_RKV = logits_RKV[..., : len(selector.successor_codebook)]
         lattice = selector.lattice(hidden_RKH, known_RKV, anchors_R)
-        path = walk(lattice, self.temperature, self._uniforms(slots, lengths))
+        path = walk(lattice, self.sampling.temperature, self.sampling.uniforms(slots, lengths))
         return Draft(path.tokens_RK, lengths, scattered(path, lattice.tokens_RKC, logits_RKV.shape[-1]))
-
-    def _uniforms(self, slots: Sequence[int], lengths: list[int]) -> list[list[float]] | None:
-        """One per slot of the block and request, [K][R]; a request's stream moves by its own drafts only. Null when greedy."""
-        if self.temperature == 0:
-            return None
-        drawn = [self._random(slot).uniforms(n) + [0.0] * (max(lengths) - n) for slot, n in zip(slots, lengths, strict=True)]
-        return [list(column) for column in zip(*drawn, strict=True)]
-
-    def _random(self, slot: int) -> RequestRandom:
-        if slot not in self._randoms:
-            self._randoms[slot] = RequestRandom(_DRAFT_STREAMS + self._requests)
-            self._requests += 1
-        return self._randoms[slot]
 
     def release(self, slot: int) -> None:
         super().release(slot)
-        self._randoms.pop(slot, None)
-
-
-def _walk_temperature(options: Mapping[str, object]) -> float:
-    """0 for the greedy walk."""
-    sample, temperature = options.get("sample", False), options.get("temperature")
-    if not isinstance(sample, bool):
-        raise ValueError(f"options.sample: {sample!r} must be true or false")
-    if not sample:
-        return 0.0
-    if not isinstance(temperature, int | float) or isinstance(temperature, bool) or not 0 <= temperature < float("inf"):
-        raise ValueError(f"options.temperature: {temperature!r} must be finite and at least 0 to sample the walk")
-    return float(temperature)
+        self.sampling.release(slot)

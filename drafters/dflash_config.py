@@ -49,12 +49,13 @@ class DFlashConfig:
         return self.block if self.sample_from_anchor else self.block - 1
 
     @classmethod
-    def read(cls, raw: Mapping[str, Any], target_layers: int, anchor_first: bool = False) -> Self:
+    def read(cls, raw: Mapping[str, Any], target_layers: int, anchor_first: bool = False, projector: str | None = None) -> Self:
         """From a flat config (`read_drafter_config`). Raises ValueError that names the key.
 
-        `anchor_first` is the family's own rule for `sample_from_anchor`, where the config states none.
+        `anchor_first` is the family's own rule for `sample_from_anchor`, where the config states none. `projector` is the
+        `projector_type` that the reader implements.
         """
-        _refuse_unsupported(raw)
+        _refuse_unsupported(raw, projector)
         hidden, layers, heads = (size_of(raw, key) for key in ("hidden_size", "num_hidden_layers", "num_attention_heads"))
         return cls(
             hidden=hidden,
@@ -100,9 +101,9 @@ def default_taps(target_layers: int, count: int) -> tuple[int, ...]:
     return tuple(round(1 + i * (target_layers - 4) / (count - 1)) for i in range(count))
 
 
-def _refuse_unsupported(raw: Mapping[str, Any]) -> None:
+def _refuse_unsupported(raw: Mapping[str, Any], projector: str | None) -> None:
     for key in _UNSUPPORTED:
-        if value_of(raw, key):
+        if (value := value_of(raw, key)) and not (key == "projector_type" and value == projector):
             raise ValueError(f"config.json: '{key}' is not implemented; use a checkpoint without it")
 
 

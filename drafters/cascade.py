@@ -45,7 +45,7 @@ class Cascade:
         for m, network in enumerate(self.networks):
             output_RTH = self.passes.run(m, network, slots, starts, tokens_RT, feature_RTH)
             feature_RTH = self._following(m, index, output_RTH[:, :-1])
-            self.last_DPH[m, index] = last_rows(output_RTH, counts)
+            self.last_DPH[m, index] = last_rows(output_RTH, counts)[:, 0]
         self.cache.commit(slots, counts)
 
     @torch.inference_mode()

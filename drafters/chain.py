@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from drafters.contract import Draft, Target
-from drafters.decoder_layer import Attend, LayerConfig, Rotation, rotation_at
+from drafters.decoder_layer import Attend, Keep, LayerConfig, Rotation, every_row, rotation_at
 from drafters.layers import causal_mask, grouped_attention
 from drafters.slots import SlotCache, slot_index
 
@@ -38,8 +38,8 @@ class ChainNetwork(Protocol):
         """Tapped target states to the feature [.., H] of a first pass."""
         ...
 
-    def step(self, embedded_H: Tensor, feature_H: Tensor, rotation: Rotation, attend: Attend) -> Tensor:
-        """Rows through the layer: their output [.., H] before the last norm."""
+    def step(self, embedded_H: Tensor, feature_H: Tensor, rotation: Rotation, attend: Attend, keep: Keep) -> Tensor:
+        """Rows through the layer: the output [.., H] of the rows to keep, before the last norm."""
         ...
 
     def read(self, output_H: Tensor) -> tuple[Tensor, Tensor]:
@@ -75,8 +75,12 @@ class SerialPasses:
         starts: Sequence[int],
         tokens_RT: Tensor,
         feature_RTH: Tensor,
+        last_of: Sequence[int] | None = None,
     ) -> Tensor:
         """Rows at positions `starts[r]` and on, over everything before them: outputs [R, T, H]. Commits nothing.
+
+        With `last_of`, the numbers of real rows, only the last real row of each request comes out, [R, 1, H]: the others cost
+        no more than their keys and values.
 
         The first `module` positions of a module have no feature to read (see `drafters.cascade`): no later row sees them.
         """
@@ -86,25 +90,27 @@ class SerialPasses:
         starts_R = torch.tensor(starts, device=self.device)
         positions_RT = starts_R[:, None] + torch.arange(width, device=self.device)
         rows, where = self.cache.rows(self.index(slots), positions_RT), slot_index(slots, self.device)
-        # One request with one row sees its whole span: no mask, and the kernel is faster without one.
-        alone = module == 0 and len(slots) == 1 and width == 1
-        mask_RGTS = None if alone else self._mask(module, starts_R, width, span)
+        keep: Keep = every_row if last_of is None else lambda x: last_rows(x, last_of)
+        # A single row at the end sees its whole span: no mask, and the kernel is faster without one.
+        sees_all = len(slots) == 1 and module == 0 and (width == 1 or list(last_of or ()) == [width])
+        mask_RGTS = None if sees_all else self._mask(module, keep(positions_RT), span)
 
         def attend(q_RTQD: Tensor, k_RTJD: Tensor, v_RTJD: Tensor) -> Tensor:
             self.cache.write(module, rows, torch.cat((k_RTJD, v_RTJD), dim=2).flatten(0, 1))
             return grouped_attention(q_RTQD, *self.cache.read(module, where, span), mask_RGTS)
 
         embedded_RTH = self._embed(tokens_RT, positions_RT)
-        return network.step(embedded_RTH, feature_RTH, rotation_at(self.rotary, positions_RT), attend)
+        return network.step(embedded_RTH, feature_RTH, rotation_at(self.rotary, positions_RT), attend, keep)
 
     def index(self, slots: Sequence[int]) -> Tensor:
         return torch.tensor(slots, device=self.device)
 
-    def _mask(self, module: int, starts_R: Tensor, width: int, span: int) -> Tensor:
+    def _mask(self, module: int, positions_RT: Tensor, span: int) -> Tensor:
+        """What the query rows at these positions, consecutive in each request, see."""
+        width = positions_RT.shape[1]
         group = self.layer.heads // self.layer.kv_heads
-        mask_RGTS = causal_mask(starts_R, width, span, group, self.dtype)
+        mask_RGTS = causal_mask(positions_RT[:, 0], width, span, group, self.dtype)
         if module:
-            positions_RT = starts_R[:, None] + torch.arange(width, device=self.device)
             real_RGT = (positions_RT >= module).repeat(1, group)
             mask_RGTS[..., :module].masked_fill_(real_RGT[:, None, :, None], float("-inf"))
         return mask_RGTS
@@ -125,9 +131,9 @@ class Chain:
     def observe(self, slots: Sequence[int], hidden_RTM: Tensor | None, tokens_RT: Tensor, counts: Sequence[int]) -> None:
         """Committed rows; see `contract.Drafter.observe`. Padding rows write scratch that nothing reads."""
         feature_RTH = self.network.fuse(given(hidden_RTM))
-        output_RTH = self.passes.run(0, self.network, slots, self.passes.starts(slots), tokens_RT, feature_RTH)
+        output_R1H = self.passes.run(0, self.network, slots, self.passes.starts(slots), tokens_RT, feature_RTH, counts)
         self.cache.commit(slots, counts)
-        self.last_PH[self.passes.index(slots)] = last_rows(output_RTH, counts)
+        self.last_PH[self.passes.index(slots)] = output_R1H[:, 0]
 
     @torch.inference_mode()
     def propose(self, slots: Sequence[int], budgets: Sequence[int]) -> Draft | None:
@@ -160,6 +166,6 @@ def given(hidden_RTM: Tensor | None) -> Tensor:
 
 
 def last_rows(x_RTH: Tensor, counts: Sequence[int]) -> Tensor:
-    """The last real row of each request, [R, H]."""
+    """The last real row of each request, [R, 1, H], or of whatever stands behind R and T."""
     last_R = torch.tensor(counts, device=x_RTH.device) - 1
-    return x_RTH[torch.arange(len(counts), device=x_RTH.device), last_R]
+    return x_RTH[torch.arange(len(counts), device=x_RTH.device), last_R].unsqueeze(1)

@@ -25,6 +25,8 @@ from drafters.layers import Rotary, inverse_frequencies
 Rotation = tuple[Tensor, Tensor]
 # attend(q [.., Q, D], k [.., J, D], v [.., J, D]) gives [.., Q, D].
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
+# The rows whose output is wanted, taken out of [.., H] or [.., 1, E]; every row still gives its key and value.
+Keep = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +84,11 @@ class LayerConfig:
         return Rotary(frequencies.to(device), scaling, positions, dtype)
 
 
+def every_row(x: Tensor) -> Tensor:
+    """The `Keep` of a pass whose outputs are all wanted, as in training."""
+    return x
+
+
 def rotation_at(rotary: Rotary, positions: Tensor) -> Rotation:
     return rotary.cos_LD[positions].unsqueeze(-2), rotary.sin_LD[positions].unsqueeze(-2)
 
@@ -101,8 +108,8 @@ class Attention(nn.Module):
             self.q_norm = nn.RMSNorm(config.head_dim, eps=config.eps)
             self.k_norm = nn.RMSNorm(config.head_dim, eps=config.eps)
 
-    def forward(self, x_W: Tensor, rotation: Rotation, attend: Attend) -> Tensor:
-        q = self.q_proj(x_W).unflatten(-1, (self.config.heads, -1))
+    def forward(self, x_W: Tensor, rotation: Rotation, attend: Attend, keep: Keep) -> Tensor:
+        q = self.q_proj(keep(x_W)).unflatten(-1, (self.config.heads, -1))
         k = self.k_proj(x_W).unflatten(-1, (self.config.kv_heads, -1))
         v = self.v_proj(x_W).unflatten(-1, (self.config.kv_heads, -1))
         gate = None
@@ -110,7 +117,8 @@ class Attention(nn.Module):
             q, gate = q.chunk(2, dim=-1)
         if self.config.head_norms:
             q, k = self.q_norm(q), self.k_norm(k)
-        out = attend(rotate(q, rotation), rotate(k, rotation), v)
+        cos, sin = rotation
+        out = attend(rotate(q, (keep(cos), keep(sin))), rotate(k, rotation), v)
         out = out if gate is None else out * gate.sigmoid()
         projected: Tensor = self.o_proj(out.flatten(-2))
         return projected

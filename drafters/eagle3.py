@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from drafters.chain import Chain, SerialPasses
 from drafters.contract import Draft, Tap, Target
-from drafters.decoder_layer import Attend, Attention, LayerConfig, Mlp, Rotation
+from drafters.decoder_layer import Attend, Attention, Keep, LayerConfig, Mlp, Rotation, every_row
 from drafters.drafter_checkpoint import (
     DrafterWeights,
     check_fits,
@@ -71,11 +71,11 @@ class Eagle3Layer(nn.Module):
         self.post_attention_layernorm = nn.RMSNorm(hidden, eps=eps)
         self.mlp = Mlp(config.layer)
 
-    def forward(self, embedded_H: Tensor, feature_H: Tensor, rotation: Rotation, attend: Attend) -> Tensor:
+    def forward(self, embedded_H: Tensor, feature_H: Tensor, rotation: Rotation, attend: Attend, keep: Keep) -> Tensor:
         normed_H = self.hidden_norm(feature_H)
         residual_H = normed_H if self.norm_before_residual else feature_H
         u = torch.cat((self.input_layernorm(embedded_H), normed_H), dim=-1)
-        s_H = residual_H + self.self_attn(u, rotation, attend)
+        s_H = keep(residual_H) + self.self_attn(u, rotation, attend, keep)
         out: Tensor = s_H + self.mlp(self.post_attention_layernorm(s_H))
         return out
 
@@ -112,8 +112,8 @@ class Eagle3Network(nn.Module):
         feature_H: Tensor = self.fc(hidden_M)
         return feature_H
 
-    def step(self, embedded_H: Tensor, feature_H: Tensor, rotation: Rotation, attend: Attend) -> Tensor:
-        output_H: Tensor = self.midlayer(embedded_H, feature_H, rotation, attend)
+    def step(self, embedded_H: Tensor, feature_H: Tensor, rotation: Rotation, attend: Attend, keep: Keep = every_row) -> Tensor:
+        output_H: Tensor = self.midlayer(embedded_H, feature_H, rotation, attend, keep)
         return output_H
 
     def read(self, output_H: Tensor) -> tuple[Tensor, Tensor]:

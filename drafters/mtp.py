@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from drafters.cascade import Cascade
 from drafters.chain import Chain, SerialPasses
 from drafters.contract import Draft, Tap, Target
-from drafters.decoder_layer import Attend, Attention, LayerConfig, Mlp, Rotation
+from drafters.decoder_layer import Attend, Attention, Keep, LayerConfig, Mlp, Rotation, every_row
 from drafters.drafter_checkpoint import DrafterWeights, check_fits, check_options, load_into, read_drafter_config
 from drafters.mtp_names import MtpNames, find_names, left_alone
 from drafters.packing import pack
@@ -63,9 +63,9 @@ class MtpNetwork(nn.Module):
         """The tapped state is the feature."""
         return hidden_H
 
-    def step(self, embedded_H: Tensor, feature_H: Tensor, rotation: Rotation, attend: Attend) -> Tensor:
+    def step(self, embedded_H: Tensor, feature_H: Tensor, rotation: Rotation, attend: Attend, keep: Keep = every_row) -> Tensor:
         z_H = self.eh_proj(torch.cat((self.enorm(embedded_H), self.hnorm(feature_H)), dim=-1))
-        z_H = z_H + self.self_attn(self.input_layernorm(z_H), rotation, attend)
+        z_H = keep(z_H) + self.self_attn(self.input_layernorm(z_H), rotation, attend, keep)
         out: Tensor = z_H + self.mlp(self.post_attention_layernorm(z_H))
         return out
 

@@ -305,8 +305,8 @@ def test_shifting_states_or_positions_by_one_changes_the_drafts(llama, tmp_path)
 
     def shift_while_drafting(drafter: MtpDrafter) -> None:
         run = drafter.chain.passes.run
-        drafter.chain.passes.run = lambda m, net, slots, starts, tokens, feature: run(
-            m, net, slots, [s + (tokens.shape[1] == 1) for s in starts], tokens, feature
+        drafter.chain.passes.run = lambda m, net, slots, starts, tokens, *more: run(
+            m, net, slots, [s + (tokens.shape[1] == 1) for s in starts], tokens, *more
         )
 
     assert drafts_of(llama, folder, another_tap) != truth

@@ -62,6 +62,7 @@ class DFlashDrafter:
             self.network = self.build(raw, target.num_layers)
         self.config: DFlashConfig = self.network.config
         self.taps: tuple[Tap, ...] = self.config.taps
+        self.max_budget = self.config.drafts
         load_into(self.network, weights, lambda parameter: self.tensor_name(parameter, weights.names))
         self.vocabulary = read_vocabulary(target, weights, self.config)
         weights.finish(_LEFT_ALONE)
@@ -94,10 +95,10 @@ class DFlashDrafter:
         drafts = max(lengths, default=0)
         if drafts == 0:
             return None
-        if drafts > self.config.drafts:
+        if drafts > self.max_budget:
             raise ValueError(
-                f"draft_budget: {drafts} drafts asked of a block trained for {self.config.drafts} "
-                f"(block_size {self.config.block}); set draft_budget to {self.config.drafts} or less"
+                f"draft_budget: {drafts} drafts asked of a block trained for {self.max_budget} "
+                f"(block_size {self.config.block}); set draft_budget to {self.max_budget} or less"
             )
         anchors_R = torch.tensor([self.anchors[slot] for slot in slots], device=self.cache.device)
         return self.choose(slots, self.states(slots, anchors_R, lengths), anchors_R, lengths)

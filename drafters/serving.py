@@ -85,6 +85,7 @@ def build(args: argparse.Namespace) -> Serving:
     drafter: Drafter | None = None
     if args.drafter:
         drafter = load_dotted(args.drafter)(target, args.options, args.checkpoint)
+        check_budget(drafter, args.draft_budget)
     graphs, graph_bytes, graph_s = _capture(target, drafter, args)
     loop = Loop(target, drafter, args.draft_budget, args.verify_rule, args.prefill_chunk)
     resolved = {
@@ -112,6 +113,15 @@ def build(args: argparse.Namespace) -> Serving:
     facts = {"pid": os.getpid(), "versions": versions, "graph_bytes": graph_bytes, "graph_capture_s": graph_s}
     # A factor that does not apply here is absent: a null would read as "could not be found out".
     return Serving(loop, facts, {key: value for key, value in resolved.items() if value is not None})
+
+
+def check_budget(drafter: Drafter, budget: int) -> None:
+    """ValueError when a drafter that states a `max_budget`, the drafts of its trained block, is asked for more."""
+    limit = getattr(drafter, "max_budget", None)
+    if limit is not None and budget > limit:
+        raise ValueError(
+            f"draft_budget: {budget} drafts asked of a block trained for {limit}; set draft_budget to {limit} or less"
+        )
 
 
 def load_dotted(path: str) -> Any:

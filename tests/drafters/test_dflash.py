@@ -15,6 +15,7 @@ from torch import Tensor
 from drafters.dense import DenseTarget
 from drafters.dflash import DFlashDrafter
 from drafters.dflash2 import DFlash2Drafter
+from drafters.serving import check_budget
 from tests.drafters.dflash_cases import (
     RULES,
     TAPS,
@@ -196,6 +197,9 @@ def test_a_budget_above_the_trained_block_is_refused_in_one_line_and_below_it_is
     with pytest.raises(ValueError, match=r"draft_budget: 8 drafts .* set draft_budget to 7 or less") as refusal:
         drafter.propose([0], [B])
     assert "\n" not in str(refusal.value)
+    check_budget(drafter, B - 1)
+    with pytest.raises(ValueError, match="set draft_budget to 7 or less"):  # at launch, before any request
+        check_budget(drafter, B)
     assert [len(proposal(drafter, [0], [n])[0]) for n in range(1, B)] == list(range(1, B))
 
 

@@ -126,7 +126,9 @@ def fill(
         missing[number] = sum(a.key not in store.pending for a in asked)
         if not missing[number]:
             store.finish(number, asked)
-    todo = [a for asked in shards.values() for a in asked if missing[shard_of[a.key]] and a.key not in store.pending]
+    todo = [
+        a for asked in _by_length(shards, text_of) for a in asked if missing[shard_of[a.key]] and a.key not in store.pending
+    ]
     for answer in generate(loop, ((a, render(text_of[a.prompt_id])) for a in todo), max_tokens, stops):
         store.add(answer)
         report(answer)
@@ -134,6 +136,12 @@ def fill(
         missing[number] -= 1
         if not missing[number]:
             store.finish(number, shards[number])
+
+
+def _by_length(shards: Mapping[int, Sequence[Asked]], text_of: Mapping[str, str]) -> Iterator[list[Asked]]:
+    """Each shard by length of prompt, up and down in turn: attention reads every slot as far as the longest one reaches."""
+    for turn, asked in enumerate(shards.values()):
+        yield sorted(asked, key=lambda a: len(text_of[a.prompt_id]), reverse=turn % 2 == 1)
 
 
 class Progress:

@@ -24,7 +24,7 @@ help: ## list the targets and variables
 	@grep -hE '^[a-z-]+:.*## ' Makefile | awk -F ':.*## ' '{ printf "  make %-10s %s\n", $$1, $$2 }'
 	@echo
 	@echo '  RIG=cpu_smollm2  PROTOCOL=smoke|screen|claim  CONCURRENCY=1,8,32  ARGS="key=value ..."  RUN=name'
-	@echo '  PYTHON=python3.12  TORCH=torch==2.13.0  TORCH_ARGS="pip arguments for torch"'
+	@echo '  PYTHON=python3.12  TORCH=torch==2.13.0  TORCH_ARGS="pip arguments for torch"  CUDA=1'
 
 env: $(STAMP) ## make the environment (.venv)
 $(STAMP):

@@ -76,7 +76,12 @@ def _build(source: Path, sha256: str, folder: Path) -> None:
     found = file_sha256(source)
     if found != sha256:
         raise ValueError(f"target.sha256: {source} has {found}, the rig pins {sha256}; reinstall the package or fix the pin")
-    folder.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as problem:
+        raise FileNotFoundError(
+            f"cache folder {folder.parent}: cannot be made ({problem.strerror}); set XDG_CACHE_HOME to a folder that can"
+        ) from None
     scratch = Path(tempfile.mkdtemp(prefix=f".{folder.name[:12]}-", dir=folder.parent))
     try:
         _convert(source, scratch)

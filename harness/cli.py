@@ -212,7 +212,8 @@ def bench_and_report(composed: ComposedRun, results: Path, fresh: bool) -> Path:
     from harness.run import bench
 
     out = console()
-    folder: Path = bench(composed, results, fresh=fresh, console=out)
+    # Progress goes to stderr, so that a piped table is a table.
+    folder: Path = bench(composed, results, fresh=fresh, console=Console(stderr=True, highlight=False))
     print_report(folder, out)
     out.print(f"files: {folder}", soft_wrap=True)
     return folder

@@ -132,7 +132,7 @@ def _print_schedule(plan: Plan, console: Console) -> None:
     console.print(f"[bold]order[/] (protocol {escape(run.protocol.name)})")
     for block in range(run.protocol.blocks):
         order = [serving.arm_name for serving in servings if serving.block == block]
-        console.print(f"  block {block + 1}: {escape(' -> '.join(order))}")
+        console.print(f"  block {block}: {escape(' -> '.join(order))}")
     levels = ", ".join(str(level) for level in run.concurrency)
     cells = [cell for serving in servings for cell in serving.cells]
     requests = sum(prompt_count(run.protocol, cell.concurrency) for cell in cells)

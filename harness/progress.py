@@ -12,10 +12,10 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 class RunProgress:
     """Progress in cells, weighted by the tokens they may ask for. Plain lines where the console is no terminal."""
 
-    def __init__(self, console: Console, total_weight: int) -> None:
+    def __init__(self, console: Console, total_weight: int, done_before: int = 0) -> None:
         self._console = console
         self._total = max(total_weight, 1)
-        self._done = 0
+        self._done = self._done_before = done_before
         self._started = time.monotonic()
         columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TextColumn("ETA {task.fields[eta]}"))
         self._bar = Progress(*columns, console=console, auto_refresh=False) if console.is_terminal else None
@@ -50,7 +50,8 @@ class RunProgress:
 
     def eta(self) -> str:
         """Time left at the pace so far, launches and warm-ups included."""
-        if not self._done:
+        here = self._done - self._done_before
+        if not here:
             return "--:--"
-        left = (time.monotonic() - self._started) * (self._total - self._done) / self._done
+        left = (time.monotonic() - self._started) * (self._total - self._done) / here
         return f"{int(left) // 3600:d}:{int(left) % 3600 // 60:02d}:{int(left) % 60:02d}"

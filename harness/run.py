@@ -27,7 +27,7 @@ from harness.processes import kill
 from harness.progress import RunProgress
 from harness.schedule import Cell, Serving, plan_servings
 from harness.serving import Session, serve
-from harness.store import code_hash, open_store
+from harness.store import code_hash, left_by_other_code, open_store
 from harness.workloads import prompt_count
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -59,13 +59,18 @@ def bench(composed: Composed, results: Path, fresh: bool, console: Console, prom
     store = open_store(results, run.name, composed.yaml, composed.config_hash, code, fresh)
     try:
         todo = _left(servings, store.complete_cells())
+        if not store.resumed and not fresh and (other := left_by_other_code(results, composed.config_hash, code)):
+            console.print(f"not resuming {other}: the sources of harness or drafters changed since", highlight=False)
         if store.resumed:
             count = sum(len(cells) for _, cells in todo)
             console.print(
                 f"resuming {store.folder}: {count} of {sum(len(s.cells) for s in servings)} cells left", highlight=False
             )
         gpus = probe.gpus() if run.machine.kind == "cuda" else []
-        with RunProgress(console, sum(_weight(run, cell) for _, cells in todo for cell in cells)) as progress:
+        total, left = (
+            sum(_weight(run, cell) for _, cells in part for cell in cells) for part in (_left(servings, set()), todo)
+        )
+        with RunProgress(console, total, total - left) as progress:
             session = Session(run, composed.config_hash, code, secrets.token_hex(4), adapter, store, prompts, progress, gpus)
             asyncio.run(_serve_all(session, todo))
         store.finish()
@@ -84,7 +89,8 @@ async def _serve_all(session: Session, todo: Sequence[tuple[Serving, Sequence[Ce
             try:
                 await serve(session, planned, cells)
             except EngineError as error:
-                raise EngineError(f"arm {planned.arm_name}, block {planned.block}: {error}") from error
+                kept = f"complete cells are in {session.store.folder}, the same command resumes"
+                raise EngineError(f"arm {planned.arm_name}, block {planned.block}: {error}; {kept}") from error
 
 
 def _rendered(run: Run, adapter: type[Engine]) -> Prompts:

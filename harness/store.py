@@ -88,6 +88,7 @@ class Store:
 
 def open_store(results: Path, name: str, config: str, config_hash: str, code_hash: str, fresh: bool) -> Store:
     """Continue the newest unfinished run with equal hashes, or start one. Raises RuntimeError when another process holds it."""
+    _require_folder(results)
     found = None if fresh else find_resumable(results, config_hash, code_hash)
     folder = found or _new_folder(results, f"{name}-{datetime.now():%Y%m%d-%H%M%S}-{config_hash[:6]}")
     store = Store(folder, _acquire(folder), found is not None)
@@ -98,6 +99,13 @@ def open_store(results: Path, name: str, config: str, config_hash: str, code_has
         raise RuntimeError(f"{folder}: another process has just finished this run; ask again to start a new one")
     _remove_leftovers(folder)
     return store
+
+
+def left_by_other_code(results: Path, config_hash: str, code_hash: str) -> Path | None:
+    """The newest unfinished run of this configuration by other sources of the instrument: its cells may not be continued."""
+    found = [path.parent for path in results.glob("*/run.json") if not _is_finished(path.parent)]
+    found = [f for f in found if _facts(f)["config_hash"] == config_hash and _facts(f)["code_hash"] != code_hash]
+    return max(found, key=lambda folder: str(_facts(folder)["started_at"]), default=None)
 
 
 def find_resumable(results: Path, config_hash: str, code_hash: str) -> Path | None:
@@ -151,6 +159,15 @@ def _facts(folder: Path) -> dict[str, Any]:
 
 def _is_finished(folder: Path) -> bool:
     return _facts(folder)["finished_at"] is not None
+
+
+def _require_folder(results: Path) -> None:
+    try:
+        results.mkdir(parents=True, exist_ok=True)
+    except OSError as problem:
+        raise ValueError(f"--results {results}: cannot be made a folder ({problem.strerror}); name one that can") from None
+    if not os.access(results, os.W_OK):
+        raise ValueError(f"--results {results}: is not writable; name a folder that is")
 
 
 def _new_folder(results: Path, run_id: str) -> Path:

@@ -164,6 +164,8 @@ def _set_problems(run: Run, key: str, prompt_set: PromptSet) -> list[str]:
     if not composed and prompt_set.depth is not None:
         problems.append(f"{key}.depth: set '{data.name}' has no context to cut; remove depth")
     room = run.target.context - run.max_tokens(prompt_set)
+    if room <= 0:
+        problems.append(f"target.context: {run.target.context} has no room for a prompt and {key}.max_tokens; raise it")
     if prompt_set.depth is not None and prompt_set.depth > room:
         problems.append(
             f"{key}.depth: {prompt_set.depth} exceeds target.context - max_tokens = {room}; lower it or raise context"

@@ -164,7 +164,7 @@ class ReferenceEngine:
         while line := await self._process.stdout.readline():
             self._dispatch(time.monotonic_ns(), json.loads(line))
         await self._process.wait()
-        self._fail_all(DeadEngineError(f"reference engine: exited with code {self._process.returncode}{self._last_lines()}"))
+        self._fail_all(DeadEngineError(f"reference engine: {_ending(self._process.returncode)}{self._last_lines()}"))
 
     def _dispatch(self, arrived_ns: int, message: dict[str, Any]) -> None:
         if "tokens" in message:
@@ -201,8 +201,8 @@ class ReferenceEngine:
         self._process.stdin.write(json.dumps(message, separators=(",", ":")).encode() + b"\n")
 
     def _last_lines(self, count: int = 6) -> str:
-        if not self._log_path.exists():
-            return ""
+        if not self._log_path.exists() or not self._log_path.stat().st_size:
+            return f"; it wrote nothing to {self._log_path}"
         lines = self._log_path.read_text(encoding="utf-8", errors="replace").splitlines()[-count:]
         return "; last log lines: " + " | ".join(line.strip() for line in lines) if lines else ""
 
@@ -220,6 +220,14 @@ def _generate_message(request: Request) -> dict[str, Any]:
         "top_k": sampler.top_k,
         "seed": sampler.seed,
     }
+
+
+def _ending(code: int | None) -> str:
+    """How a worker ended, in words. SIGKILL is what the kernel sends when memory runs out."""
+    if code is None or code >= 0:
+        return f"exited with code {code}"
+    hint = " (out of memory?)" if -code == signal.SIGKILL else ""
+    return f"killed by {signal.Signals(-code).name}{hint}"
 
 
 def _signal_group(pid: int, sign: signal.Signals) -> None:

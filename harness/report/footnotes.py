@@ -20,6 +20,8 @@ def control_lines(run: FinishedRun, concurrency: int, groups: Groups) -> Iterato
     for arm in run.methods:
         control = run.control(arm, concurrency)
         if control is None:
+            if arm != run.plain:
+                yield f"{arm}: not measured beside {run.plain} at concurrency {concurrency} yet"
             continue
         yield f"control: {arm} against {control.plain} {control.verdict}{_lengths(arm, groups)}"
         yield from _findings(control)

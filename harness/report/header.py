@@ -34,7 +34,9 @@ def header_lines(run: FinishedRun) -> list[tuple[str, str]]:
         ("run", run.run_id),
     ]
     done, asked = run.cells()
-    return lines if done >= asked else [*lines, ("incomplete", f"incomplete: {done} of {asked} cells")]
+    return (
+        lines if done >= asked else [*lines, ("incomplete", f"{done} of {asked} cells are measured; the same command resumes")]
+    )
 
 
 def _target(target: dict[str, Any]) -> str:
@@ -85,7 +87,7 @@ def _stop(workload: dict[str, Any]) -> str:
 
 
 def _protocol(run: FinishedRun) -> str:
-    protocol, blocks = run.config["protocol"], run.blocks()
+    protocol, blocks = run.config["protocol"], run.complete_blocks()
     load = "closed loop" if protocol["load"] == "closed" else f"open loop {protocol['rate_rps']:g}/s"
     count = f"{blocks} of {protocol['blocks']} blocks"
     return f"{protocol['name']} · {count} · {protocol['prompts_per_set']} prompts a set · {load}"

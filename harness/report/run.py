@@ -47,8 +47,12 @@ class FinishedRun:
     def budget(self, arm: str) -> int | None:
         return next((integer(row["draft_budget"]) for row in self.servings if row["arm"] == arm), None)
 
-    def blocks(self) -> int:
-        return len({int(row["block"]) for row in self.requests if row["phase"] == "measured"})
+    def complete_blocks(self) -> int:
+        """Blocks in which every arm measured every prompt set at every concurrency."""
+        cells = {(int(r["block"]), str(r["cell_id"])) for r in self.requests if r["phase"] == "measured"}
+        whole = self.cells()[1] // int(self.config["protocol"]["blocks"])
+        found = [block for block, _ in cells]
+        return sum(found.count(block) == whole for block in set(found))
 
     def cells(self) -> tuple[int, int]:
         """Cells that were measured, and cells that the configuration asks for."""
@@ -87,12 +91,21 @@ class FinishedRun:
         rows.sort(key=lambda row: _place(str(row["prompt_set"]).partition("@")[0], order))
         return list(dict.fromkeys(str(row["content_class"]) for row in rows))
 
-    def side(self, arm: str) -> Side:
-        return Side(*(tuple(r for r in t if r["arm"] == arm) for t in (self.servings, self.requests, self.steps, self.samples)))
+    def side(self, arm: str, concurrency: int) -> Side:
+        """The rows of an arm's servings that measured something at this concurrency: others are in no number of it.
+
+        So a serving that was killed while it warmed up accuses nobody.
+        """
+        counted = {str(row["serving_id"]) for row in self.measured(concurrency, tuple(self.classes(concurrency)))[arm]}
+        tables = (self.servings, self.requests, self.steps, self.samples)
+        return Side(*(tuple(r for r in t if r["arm"] == arm and r["serving_id"] in counted) for t in tables))
 
     def control(self, arm: str, concurrency: int) -> Control | None:
-        """The audit of an arm against plain; null for plain itself, or without one."""
-        return None if self.plain in (None, arm) else compare(self.side(str(self.plain)), self.side(arm), concurrency)
+        """The audit of an arm against plain; null for plain itself, without one, or where either has no cell yet."""
+        if self.plain in (None, arm):
+            return None
+        plain, ours = self.side(str(self.plain), concurrency), self.side(arm, concurrency)
+        return compare(plain, ours, concurrency) if plain.servings and ours.servings else None
 
 
 def _place(name: str, order: list[str]) -> int:

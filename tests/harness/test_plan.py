@@ -57,8 +57,8 @@ def test_the_plan_shows_base_and_speculation_apart_for_every_arm(monkeypatch: py
 
 def test_the_plan_shows_the_rotated_order_with_the_a_a_arm(monkeypatch: pytest.MonkeyPatch) -> None:
     text = _text(_plan(monkeypatch, ["protocol=claim"]))
-    assert "block 1: plain -> ngram -> plain2" in text
-    assert "block 2: ngram -> plain2 -> plain" in text
+    assert "block 0: plain -> ngram -> plain2" in text
+    assert "block 1: ngram -> plain2 -> plain" in text
 
 
 def test_the_plan_counts_servings_cells_and_requests(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -90,7 +90,7 @@ def test_nothing_missing_is_said_and_passes(monkeypatch: pytest.MonkeyPatch) -> 
 def test_an_engine_that_is_not_in_this_version_is_missing_and_the_rest_of_the_plan_is_shown() -> None:
     made = plan_run(compose_run("h200_qwen27b", ["engine.adapter=harness.engines.nowhere.Engine"]), NOWHERE)
     assert made.missing[0].startswith("engine adapter: harness.engines.nowhere.Engine is not in this version")
-    assert "block 1: plain -> ngram" in _text(made)
+    assert "block 0: plain -> ngram" in _text(made)
 
 
 def test_a_prompt_set_that_is_not_there_is_missing() -> None:

@@ -104,7 +104,7 @@ def test_the_header_says_what_was_held_still(folder):
 def test_one_block_is_descriptive_and_a_cut_run_says_so(tmp_path):
     text = printed(write_run(tmp_path / "run", simulate(1, ("plain", "ngram"))))
     assert "x descriptive" in text
-    assert "incomplete: 8 of 36 cells" in text
+    assert "8 of 36 cells are measured" in text
     assert "1 of 3 blocks" in text
     assert "~" not in text
 
@@ -203,3 +203,20 @@ def test_a_resumed_run_leaves_pairs_over_two_sessions_out_of_its_speedups_and_ke
     assert number.n == 3
     assert number.note == "CONTROLLED: faster"
     assert number.low > 1
+
+
+def test_a_serving_that_was_killed_before_it_measured_anything_accuses_nobody(tmp_path):
+    rows = simulate()
+    rows["servings"].append(serving("ngram", 0, serving_id="killed", ended_ns=None, counters={}, host={}))
+    text = printed(write_run(tmp_path / "killed", rows))
+    assert "ngram against plain CONTROLLED" in text
+    assert "UNKNOWN" not in text
+
+
+def test_an_arm_that_was_not_measured_yet_is_called_so_and_not_confounded(tmp_path):
+    rows = simulate(blocks=1)
+    rows["requests"] = [row for row in rows["requests"] if row["arm"] == "plain" or row["concurrency"] == 1]
+    text = printed(write_run(tmp_path / "half", rows))
+    assert "ngram: not measured beside plain at concurrency 2 yet" in text
+    assert "CONFOUNDED" not in text
+    assert "0 of 3 blocks" in text

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from harness.records import REQUESTS, SAMPLES, SERVINGS, STEPS
-from harness.store import Store, code_hash, compact, find_resumable, open_store, read_tables
+from harness.store import Store, code_hash, compact, find_resumable, left_by_other_code, open_store, read_tables
 
 KEYS = {"run_id": "r", "serving_id": "s", "block": 0, "arm": "plain"}
 
@@ -135,3 +135,17 @@ def test_a_folder_without_a_run_is_told(tmp_path: Path) -> None:
 def test_the_code_hash_is_stable_and_covers_both_packages() -> None:
     assert code_hash() == code_hash()
     assert len(code_hash()) == 64
+
+
+def test_an_unfinished_run_of_other_sources_is_found_so_that_it_can_be_named(tmp_path: Path) -> None:
+    store = open_store(tmp_path, "rig", "a: 1", "c" * 64, "code", fresh=True)
+    store.close()
+    assert left_by_other_code(tmp_path, "c" * 64, "other code") == store.folder
+    assert left_by_other_code(tmp_path, "c" * 64, "code") is None
+    assert left_by_other_code(tmp_path, "d" * 64, "other code") is None
+
+
+def test_a_results_folder_that_cannot_be_is_one_line_that_names_the_option(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("", "utf-8")
+    with pytest.raises(ValueError, match="--results .*file: cannot be made a folder"):
+        open_store(tmp_path / "file", "rig", "a: 1", "c" * 64, "code", fresh=True)

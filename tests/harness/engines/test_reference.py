@@ -218,7 +218,7 @@ def test_a_worker_that_dies_fails_every_request_with_its_exit_code(folder, tmp_p
         os.kill(engine._process.pid, signal.SIGKILL)
         for outcome in await asyncio.gather(*waiting, return_exceptions=True):
             assert isinstance(outcome, DeadEngineError)
-            assert "code -9" in str(outcome)
+            assert "killed by SIGKILL" in str(outcome)
         with pytest.raises(DeadEngineError, match="not running"):
             await tokens(engine, asked(run, "late", PROMPT))
 

@@ -15,6 +15,7 @@ from torch import Tensor
 from drafters.dense import DenseTarget
 from drafters.dflash import DFlashDrafter
 from drafters.dflash2 import DFlash2Drafter
+from drafters.dflash_config import DFlashConfig, default_taps
 from drafters.serving import check_budget
 from tests.drafters.dflash_cases import (
     RULES,
@@ -326,9 +327,26 @@ def test_the_speculators_format_reads_to_the_same_drafter(tmp_path):
 
 
 def test_default_taps_are_spread_as_the_published_ones():
-    from drafters.dflash_config import default_taps
-
     assert default_taps(36, 5) == (1, 9, 17, 25, 33)
     assert default_taps(64, 5) == (1, 16, 31, 46, 61)
     assert default_taps(24, 5) == (1, 6, 11, 16, 21)
     assert default_taps(30, 1) == (15,)
+
+
+@pytest.mark.parametrize(
+    ("stated", "causal"),
+    [
+        ({}, (True, False, True)),
+        ({"is_causal": False}, (False, False, False)),
+        ({"is_causal": True}, (True, True, True)),
+        ({"dflash_config": {"causal": False}}, (False, False, False)),
+        ({"is_causal": True, "dflash_config": {"causal": False}}, (True, True, True)),
+        ({"sliding_window_non_causal": True}, (False, False, False)),
+    ],
+)
+def test_is_causal_goes_before_the_inner_key_and_that_before_the_layer_type(stated, causal):
+    raw = config_of(1, "legacy")
+    family = raw["dflash_config"] | stated.get("dflash_config", {})
+    config = DFlashConfig.read(raw | stated | {"dflash_config": family}, 3)
+    assert config.causal == causal
+    assert config.windows == (6, None, 6)

@@ -105,7 +105,7 @@ def test_one_block_is_descriptive_and_a_cut_run_says_so(tmp_path):
     text = printed(write_run(tmp_path / "run", simulate(1, ("plain", "ngram"))))
     assert "x descriptive" in text
     assert "8 of 36 cells are measured" in text
-    assert "1 of 3 blocks" in text
+    assert "0 of 3 blocks" in text
     assert "~" not in text
 
 

@@ -147,5 +147,5 @@ def test_an_unfinished_run_of_other_sources_is_found_so_that_it_can_be_named(tmp
 
 def test_a_results_folder_that_cannot_be_is_one_line_that_names_the_option(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("", "utf-8")
-    with pytest.raises(ValueError, match="--results .*file: cannot be made a folder"):
+    with pytest.raises(ValueError, match=r"--results .*file: cannot be made a folder"):
         open_store(tmp_path / "file", "rig", "a: 1", "c" * 64, "code", fresh=True)

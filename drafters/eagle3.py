@@ -172,7 +172,8 @@ def load_eagle3(
         network = Eagle3Network(read, target.head)
     legacy = f"{_LEGACY_NORMS[0]}.weight" in weights
     load_into(network, weights, lambda name: _published(name, layer_at, legacy))
-    network.d2t = _offsets(weights, read.vocab, target.vocab_size)
+    full = read.vocab == size_of(config, "vocab_size", target.vocab_size)
+    network.d2t = None if full and "d2t" not in weights else _offsets(weights, read.vocab, target.vocab_size)
     own_embedding = weights.optional("embed_tokens.weight", (None, read.layer.hidden))
     if own_embedding is not None and own_embedding.shape[0] < size_of(config, "vocab_size", target.vocab_size):
         raise ValueError(f"{weights.folder}: tensor 'embed_tokens.weight' has fewer rows than config.json's vocab_size")
@@ -229,13 +230,11 @@ def _published(name: str, layer_at: str, legacy_norms: bool) -> str:
     return name.replace("midlayer.", layer_at, 1)
 
 
-def _offsets(weights: DrafterWeights, vocab: int, target_vocab: int) -> Tensor | None:
+def _offsets(weights: DrafterWeights, vocab: int, target_vocab: int) -> Tensor:
     """`d2t`, checked: every draft id must lead to a target token of its own, the one that `t2d` marks where that is there.
 
     Absolute ids in its place are what the check is for: they run, and accept almost nothing.
     """
-    if "d2t" not in weights and vocab == target_vocab:
-        return None
     d2t_V = weights.take("d2t", (vocab,)).long()
     ids_V = torch.arange(vocab, device=d2t_V.device) + d2t_V
     if int(ids_V.min()) < 0 or int(ids_V.max()) >= target_vocab:

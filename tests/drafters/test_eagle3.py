@@ -197,6 +197,8 @@ def test_a_full_vocabulary_needs_no_offsets_and_a_missing_head_is_the_targets(ll
     shared = drafts_of(target_of(llama[0]), write(tmp_path / "shared", config, tensors))
     head = {"lm_head.weight": llama[1].lm_head.weight.detach().clone()}
     assert drafts_of(target_of(llama[0]), write(tmp_path / "own", config, tensors | head)) == shared
+    unpadded = write(tmp_path / "unpadded", config | {"vocab_size": 150}, tensors | {"lm_head.weight": torch.randn(150, 48)})
+    assert max(t for cycle in drafts_of(target_of(llama[0]), unpadded) for row in cycle for t in row) < 150
 
 
 def test_attention_biases_and_a_narrower_drafter_with_its_own_embedding_are_read(llama, tmp_path):

@@ -96,6 +96,7 @@ class MtpDrafter:
         zero_first = bool(options["zero_first_embedding"])
         passes = SerialPasses(len(networks), networks[0].config, target.embedding, target, zero_first)
         self.chain: Chain | Cascade
+        self.max_budget = len(networks) if len(networks) > 1 else None  # each module of a cascade drafts one token
         if len(networks) == 1:
             self.chain = Chain(networks[0], passes, target.slots)
         else:

@@ -13,11 +13,9 @@ SUITE = ("perf.decode", "perf.overhead", "perf.client")
 def main() -> None:
     # Into a pipe or a log, lines should come as they are printed.
     sys.stdout.reconfigure(line_buffering=True)
-    load = psutil.getloadavg()[0]
-    print(
-        f"load average {load:.2f} on {psutil.cpu_count(logical=False)} cores"
-        + (": not idle, do not trust this" if load > 1 else "")
-    )
+    busy = psutil.cpu_percent(0.5) / 100 * (psutil.cpu_count() or 1)
+    warning = ": not idle, do not trust this" if busy > 0.3 else ""
+    print(f"{busy:.2f} of {psutil.cpu_count(logical=False)} cores busy with other work{warning}")
     for name in SUITE:
         print(f"\n== {name}", flush=True)
         sys.argv = [name]

@@ -120,6 +120,7 @@ def _print_split(records: Sequence[StepRecord]) -> None:
 
 def _widths(target: DenseTarget, texts: Sequence[tuple[int, ...]], batches: Sequence[int]) -> None:
     """Time of a target pass by rows per request: what verification costs beside decoding one token."""
+    row_ms = 0.0
     print("\ntarget pass by rows per request, ms, median [lowest .. highest] of 15")
     for batch in batches:
         slots = list(range(batch))
@@ -130,9 +131,30 @@ def _widths(target: DenseTarget, texts: Sequence[tuple[int, ...]], batches: Sequ
         for width in (1, 2, 4, 5, 8, 16):
             spread = _pass_ms(target, slots, width)
             one = one or spread.median
+            row_ms = one if batch == batches[0] else row_ms
             print(f"  batch {batch}, {width:2d} rows {spread}   {spread.median / one:5.2f}x one row")
         for slot in slots:
             target.release(slot)
+    if batches[0] == 1:
+        _roofline(target, row_ms)
+
+
+def _roofline(target: DenseTarget, step_ms: float) -> None:
+    """How near one row at batch 1 comes to reading the weights once at the speed of this memory."""
+    memory = target.memory()
+    # Of a tied embedding only one row is read as a table; its packed copy is read whole, as the head.
+    read = memory["weights"] - target.embedding.nbytes
+    big = torch.ones(150_000_000)
+    times = []
+    for _ in range(7):
+        started = time.perf_counter()
+        big.sum()
+        times.append(time.perf_counter() - started)
+    limit = big.nbytes / min(times[2:]) / 1e9
+    print(
+        f"\nbatch 1, one row: {read / 1e6:.0f} MB of weights in {step_ms:.1f} ms is {read / step_ms / 1e6:.1f} GB/s; "
+        f"a plain read of memory reaches {limit:.1f} GB/s (best of 5), which would be {read / limit / 1e6:.1f} ms"
+    )
 
 
 def _pass_ms(target: DenseTarget, slots: list[int], width: int) -> Spread:

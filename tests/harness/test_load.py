@@ -51,34 +51,30 @@ def idle_lag_p99_ms() -> float:
 
 
 def test_a_thousand_requests_at_concurrency_64_have_exact_counts_and_the_client_keeps_up(tmp_path: Path) -> None:
-    """Client lag p99 under 1 ms in the best of three windows; counts exact in every one.
+    """The client adds less than 1 ms to the lag (p99) of an idle loop, in the best of three windows; counts exact in each.
 
-    Other processes only ever add lag, so the best window tells most about the client; nothing is retried inside a window.
-    A window counts if an idle loop before and after it lags under 0.5 ms: on a machine that cannot wake an idle thread in
-    time the number is the machine's, and the test says so instead of passing.
+    An idle loop measured around each window is what this machine, as loaded as it is now, needs to wake a thread: on a quiet
+    one near 0.4 ms, so that the lag itself is under 1 ms. Others' work only ever adds, so the best window tells most.
     """
     asked = requests(1000)
-    idle, lags = [idle_lag_p99_ms()], []
+    added = []
+    idle_before = idle_lag_p99_ms()
     for _ in range(3):
         serving = engine(tmp_path, "ngram", step_ms=20, prefill_ms=40, jitter=0.5)
         serving.prepare(asked)
         found = window(serving, asked, concurrency=64)
-        idle.append(idle_lag_p99_ms())
+        idle_after = idle_lag_p99_ms()
         assert [r.request.request_id for r in found.results] == [r.request_id for r in asked]
         assert all(r.error is None for r in found.results)
         for one in found.results:
             delivered = [token for chunk in one.chunks for token in chunk.token_ids]
             tokens = answer_tokens(one.request)
             assert delivered == [next(tokens) for _ in range(answer_length(one.request))]
-        if max(idle[-2:]) < 0.5:
-            lags.append(p99_ms(found.lag_samples))
-            if lags[-1] < 1:
-                return
-    if not lags:
-        pytest.skip(
-            f"counts are exact; an idle loop already lags {min(idle):.2f} ms (p99) on this machine, so lag was not judged"
-        )
-    pytest.fail(f"client lag p99 in windows on a quiet machine: {lags} ms")
+        added.append(p99_ms(found.lag_samples) - (idle_before + idle_after) / 2)
+        if added[-1] < 1:
+            return
+        idle_before = idle_after
+    pytest.fail(f"the client adds {added} ms to the lag of an idle loop")
 
 
 def test_closed_load_keeps_the_asked_number_in_flight_and_never_more(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ class SlotCache:
         self.slots, self.capacity, self.kv_heads = slots, capacity, kv_heads
         self.data = zeros((layers, 2, slots, kv_heads, capacity, head_dim), dtype, device)
         self.lengths = [0] * slots
-        # Views are made once: at one row a step, making them again in every layer is measurable.
+        # Views are made once and not again in every layer of every step.
         self._rows = [layer.flatten(0, 3) for layer in self.data]
         self._keys = [layer[0] for layer in self.data]
         self._values = [layer[1] for layer in self.data]

@@ -121,7 +121,7 @@ def test_budgets_are_per_request_and_zero_means_none():
 def test_a_step_looks_at_no_more_than_the_new_tokens():
     """A scan of the context would read it: the tokens behind the index are replaced by an object that counts its reads."""
 
-    class Counted(list):  # type: ignore[type-arg]
+    class Counted(list):  # type: ignore[type-arg]  # only counts its appends
         reads = 0
 
         def __iter__(self):

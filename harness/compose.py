@@ -30,7 +30,17 @@ from harness.config import Run
 from harness.config_errors import ConfigError, flat_keys, from_hydra, from_pydantic, from_yaml, near
 from harness.rigs import ROOT, RigFile, find_rig, list_rigs
 
-__all__ = ["ComposedRun", "ConfigError", "compose_run", "expand_sweep", "judge", "list_rigs", "load_dotted", "missing_parts"]
+__all__ = [
+    "ComposedRun",
+    "ConfigError",
+    "compose_run",
+    "composed_of",
+    "expand_sweep",
+    "judge",
+    "list_rigs",
+    "load_dotted",
+    "missing_parts",
+]
 
 CONCURRENCY_LIST = re.compile(r"concurrency=\s*(\d+(?:\s*,\s*\d+)+)\s*")
 
@@ -39,7 +49,7 @@ CONCURRENCY_LIST = re.compile(r"concurrency=\s*(\d+(?:\s*,\s*\d+)+)\s*")
 class ComposedRun:
     """A judged run with what it came from. `yaml` is the resolved configuration: saved with the results, it is the experiment.
 
-    `config_hash` is the sha256 of the canonical JSON of `run` (sorted keys, no spaces).
+    `config_hash` is the sha256 of the canonical JSON of `run` without `published` (sorted keys, no spaces).
     """
 
     run: Run
@@ -66,8 +76,14 @@ def judge(config: DictConfig, rig: str, overrides: Sequence[str] = ()) -> Compos
         run = Run.model_validate(data)
     except ValidationError as error:
         raise from_pydantic(error, data) from None
-    plain = run.model_dump(mode="json")
-    canonical = json.dumps(plain, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return composed_of(run, rig, overrides)
+
+
+def composed_of(run: Run, rig: str, overrides: Sequence[str] = ()) -> ComposedRun:
+    """A judged run with its YAML and hash. What was published about a rig is saved with it and is not in the hash."""
+    plain = run.model_dump(mode="json", exclude=None if run.published else {"published"})
+    experiment = {key: value for key, value in plain.items() if key != "published"}
+    canonical = json.dumps(experiment, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     text = yaml.safe_dump(plain, sort_keys=False, allow_unicode=True, width=120)
     return ComposedRun(run, text, hashlib.sha256(canonical.encode()).hexdigest(), rig, tuple(overrides))
 

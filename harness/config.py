@@ -7,7 +7,7 @@ No field has a default that YAML could state, except where null is the only neut
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
@@ -33,7 +33,7 @@ class Model(BaseModel):
 class Machine(Model):
     """The machine asked for. `threads` is for CPU targets: null means one per physical core."""
 
-    kind: Literal["cpu", "cuda"]
+    kind: Literal["cpu", "cuda", "tpu"]
     gpu: str | None = None
     gpu_count: int = Field(0, ge=0)
     threads: Positive | None = None
@@ -191,6 +191,7 @@ class Run(Model):
     arms: dict[str, Arm]
     workload: Workload
     protocol: Protocol
+    published: dict[str, Any] | None = Field(None, description="what the source of the rig says; see harness.published")
 
     def max_tokens(self, prompt_set: PromptSet) -> int:
         """The output limit a request of this set is sent with: the set's own, shortened by the protocol's cap if it has one."""

@@ -11,6 +11,7 @@ from harness.config_errors import ConfigError, from_yaml, near
 
 ROOT = Path(__file__).resolve().parents[1]
 RIGS = ROOT / "rigs"
+PUBLISHED = "published"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,12 +31,17 @@ class RigFile:
 
 
 def _is_group(path: Path) -> bool:
-    return path.is_dir() and any(path.glob("*.yaml"))
+    return path.is_dir() and path.name != PUBLISHED and any(path.glob("*.yaml"))
 
 
 def find_rig(rig: str) -> RigFile:
-    """A name in `rigs/`, or the path of a YAML file. Raises ConfigError with near matches."""
+    """A name in `rigs/`, `published/NAME`, or the path of a YAML file. Raises ConfigError with near matches."""
     path = Path(rig)
+    if len(path.parts) == 2 and path.parts[0] == PUBLISHED and not path.suffix:
+        names = [file.stem for file in _rig_files(RIGS / PUBLISHED)]
+        if path.name not in names:
+            raise ConfigError(f"rig '{rig}': not in rigs/{PUBLISHED}/; {near(path.name, names)}")
+        return RigFile(RIGS / PUBLISHED, path.name)
     if path.suffix in (".yaml", ".yml") or len(path.parts) > 1:
         if path.suffix != ".yaml" or not path.is_file():
             raise ConfigError(f"rig '{rig}': no such .yaml file; give the path of one, or the name of a rig (samerig rigs)")
@@ -51,10 +57,15 @@ def list_rigs() -> list[tuple[str, str]]:
     return [(path.stem, _summary(path)) for path in _rig_files()]
 
 
-def _rig_files() -> list[Path]:
+def list_published() -> list[tuple[str, str]]:
+    """`(published/NAME, summary)` of every rig that somebody else published results for."""
+    return [(f"{PUBLISHED}/{path.stem}", _summary(path)) for path in _rig_files(RIGS / PUBLISHED)]
+
+
+def _rig_files(folder: Path | None = None) -> list[Path]:
     if not RIGS.is_dir():
         raise ConfigError(f"no rigs directory at {RIGS}; run from a checkout, installed with pip install -e .")
-    return sorted(RIGS.glob("*.yaml"))
+    return sorted((folder or RIGS).glob("*.yaml"))
 
 
 def _summary(path: Path) -> str:

@@ -9,7 +9,7 @@ from textwrap import dedent
 from types import ModuleType
 
 from harness import speedup, stats, store
-from harness.metrics import ledger, load, memory, pairs, position, quality, stream
+from harness.metrics import breakeven, decomposition, ledger, load, memory, pairs, position, quality, stream
 from harness.metrics.value import REASONS
 from harness.records import SCHEMA_VERSION, TABLES, Table
 
@@ -21,6 +21,8 @@ METRICS: tuple[tuple[str, ModuleType], ...] = (
     ("Throughput and concurrency of a cell", load),
     ("Same work?", quality),
     ("Memory", memory),
+    ("Parts of a step", decomposition),
+    ("Break-even and crossover", breakeven),
     ("Pairs of arms", pairs),
     ("Speedup", speedup),
     ("How sure", stats),

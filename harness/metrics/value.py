@@ -26,6 +26,16 @@ REASONS = {
     "no_pairs": "no prompt succeeded in both arms",
     "lengths_differ": "outputs differ in length by more than 1 %; compare tokens per second, not latency",
     "failed": "the request failed",
+    "no_full_batch": "no decode step ran with as many requests as were asked for",
+    "no_width_sweep": "no width sweep was stored: the engine cannot, protocol.width_rounds is 0, or the serving was cut short",
+    "width_not_swept": "a step was wider than the widths that were swept",
+    "one_level": "a crossover needs two levels of concurrency",
+    "no_crossover": "the speedup does not fall through 1 between the measured levels",
+    "not_greedy": "sampled texts differ by chance; identity is defined for greedy decoding",
+    "no_answers": "no prompt has an answer to check against",
+    "not_graded": "the answers of these requests were not checked",
+    "not_recomputed": "no request of the arm was recomputed by teacher forcing",
+    "sampled_drafts": "drafts were drawn at random; the same text does not bring the same drafts back",
 }
 
 

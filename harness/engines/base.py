@@ -13,6 +13,7 @@ from typing import Protocol
 from harness.config import Arm, Run, Sampler
 
 Scalar = str | int | float | bool | None
+UNKNOWN_ID = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,11 +29,28 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
+class Told:
+    """What an engine tells about a whole request at its end; null is "not reported".
+
+    `steps` is (drafted, accepted) of every decode step in order, draftless ones included; give it only when they are all
+    there. The totals are for engines that tell no more than that: steps with a draft, tokens drafted, and tokens accepted,
+    those past a stop token or the limit included.
+    """
+
+    cached_tokens: int | None = None
+    steps: tuple[tuple[int, int], ...] | None = None
+    steps_with_draft: int | None = None
+    drafted: int | None = None
+    accepted: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Chunk:
     """What arrived at once. `drafted` and `accepted` are the engine's own for the one step behind this chunk.
 
     A prefill chunk has `drafted` null. `accepted` may exceed what `token_ids` delivers: it runs past a stop token.
-    `finish` is `stop`, `length` or null while the request goes on.
+    An id is `UNKNOWN_ID` where the engine tells that there is a token but not which. `finish` is `stop`, `length` or null
+    while the request goes on. `told` comes with the last chunk, from engines that tell about a request at its end.
     """
 
     arrived_ns: int
@@ -41,6 +59,7 @@ class Chunk:
     accepted: int | None = None
     finish: str | None = None
     reasoning: bool = False
+    told: Told | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +82,9 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """Monotone totals since launch."""
+    """Monotone totals since launch. `prefill_tokens` excludes `cached_tokens`; `requests` counts the finished ones."""
 
+    requests: int | None = None
     verify_steps: int | None = None
     draftless_steps: int | None = None
     drafted: int | None = None
@@ -77,13 +97,17 @@ class Counters:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Bytes, each nullable; `source` names where each was read (`"weights": "sum of parameters"`)."""
+    """Bytes, each nullable; `source` names where each was read (`"weights": "sum of parameters"`).
+
+    `recurrent_state_bytes` is what the target's recurrent layers keep for every arm; what a drafter adds is `draft_state_bytes`.
+    """
 
     weights_bytes: int | None = None
     drafter_weights_bytes: int | None = None
     kv_bytes: int | None = None
     kv_tokens: int | None = None
     draft_state_bytes: int | None = None
+    recurrent_state_bytes: int | None = None
     graph_bytes: int | None = None
     peak_bytes: int | None = None
     source: Mapping[str, str] = field(default_factory=dict)
@@ -91,7 +115,10 @@ class Memory:
 
 @dataclass(frozen=True, slots=True)
 class Launched:
-    """A ready serving. `argv` is what ran; `versions` the engine's own; seconds are wall time."""
+    """A ready serving. `argv` is what ran; `versions` the engine's own; seconds are wall time.
+
+    `needs_probe`: the engine is not ours, so that its drafter must be seen at work before a window counts.
+    """
 
     pids: tuple[int, ...]
     argv: tuple[str, ...]
@@ -100,17 +127,24 @@ class Launched:
     startup_s: float
     load_s: float | None
     graph_capture_s: float | None
+    needs_probe: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class ArmPlan:
-    """What would run for one arm, base and speculation apart, without running it."""
+    """What would run for one arm, base and speculation apart, without running it.
+
+    `env` is what the engine adds to the environment, equal for every arm. `kv_room_tokens` is for how many tokens of KV the
+    machine has room beside this arm's weights; null where a size or the machine's memory is unknown.
+    """
 
     base: tuple[str, ...]
     speculation: tuple[str, ...]
     pinned: Mapping[str, Scalar]
     missing: tuple[str, ...]
     memory: Memory
+    env: Mapping[str, str] = field(default_factory=dict)
+    kv_room_tokens: int | None = None
 
 
 class EngineError(RuntimeError):
@@ -125,8 +159,9 @@ class Engine(Protocol):
     """One serving of one arm. Built with `Adapter(run, arm, log_path)`; `stop` is safe to call twice.
 
     `plan` is pure. `tokenizer_folder` is the folder with the target's tokenizer and generation config; it may build or
-    download it, before anything is timed. `steps` drains the per-step truth since the last call, or
-    returns null where the engine has none. Concurrent `generate` calls are independent; cancelling one frees its slot.
+    download it, before anything is timed. `steps` drains the per-step truth since the last call, or returns null where the
+    engine has none. `flush` forgets cached prompts and is called before every window. Concurrent `generate` calls are
+    independent; cancelling one frees its slot.
     """
 
     @classmethod
@@ -148,5 +183,7 @@ class Engine(Protocol):
     async def memory(self) -> Memory: ...
 
     async def steps(self) -> list[Step] | None: ...
+
+    async def flush(self) -> None: ...
 
     async def stop(self) -> None: ...

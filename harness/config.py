@@ -31,11 +31,16 @@ class Model(BaseModel):
 
 
 class Machine(Model):
-    """The machine asked for. `threads` is for CPU targets: null means one per physical core."""
+    """The machine asked for. `threads` is for CPU targets: null means one per physical core.
+
+    `memory_bytes` is what one GPU has, `reserved_bytes` what of it the plan leaves for driver, activations and graphs.
+    """
 
     kind: Literal["cpu", "cuda", "tpu"]
     gpu: str | None = None
     gpu_count: int = Field(0, ge=0)
+    memory_bytes: Positive | None = None
+    reserved_bytes: int | None = Field(None, ge=0)
     threads: Positive | None = None
     max_load: float | None = Field(
         None, ge=0, description="cores busy with other work just before a launch, above which it is flagged"
@@ -62,6 +67,17 @@ class Engine(Model):
     verify_rule: Literal["standard", "block"]
 
 
+class Size(Model):
+    """What a checkpoint takes, as the rig states it; the checkpoint's own headers win where it is on this disk.
+
+    `kv_bytes_per_token` is at 2 bytes per value. `state_bytes_per_request` is what recurrent layers keep for one request.
+    """
+
+    weights_bytes: Positive
+    kv_bytes_per_token: int = Field(ge=0)
+    state_bytes_per_request: int = Field(ge=0)
+
+
 class Target(Model):
     """The model that is served. `source` says where the bytes come from; `revision` or `sha256` pins them."""
 
@@ -75,6 +91,7 @@ class Target(Model):
     dtype: Literal["float32", "bfloat16"]
     quantization: str
     context: Positive
+    size: Size | None = None
 
     @model_validator(mode="after")
     def _is_pinned(self) -> Target:
@@ -91,6 +108,7 @@ class Checkpoint(Model):
     location: str
     revision: str | None = None
     sha256: str | None = None
+    size: Size | None = None
 
 
 class Arm(Model):

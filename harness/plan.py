@@ -20,6 +20,7 @@ MEMORY_KINDS = {
     "drafter_weights_bytes": "drafter weights",
     "kv_bytes": "KV cache",
     "draft_state_bytes": "draft state",
+    "recurrent_state_bytes": "recurrent state",
     "graph_bytes": "CUDA graphs",
     "peak_bytes": "peak",
 }
@@ -90,7 +91,24 @@ def _print_arm(name: str, arm: ArmPlan, console: Console) -> None:
     console.print(f"[bold cyan]{escape(name)}[/]")
     console.print("  base         " + escape(" ".join(arm.base)), soft_wrap=True)
     console.print("  speculation  " + escape(" ".join(arm.speculation) or "none"), soft_wrap=True)
-    console.print("  memory       " + (memory_line(arm.memory) or "no estimate") + "\n", soft_wrap=True)
+    if arm.env:
+        console.print(
+            "  environment  " + escape(" ".join(f"{name}={value}" for name, value in arm.env.items())), soft_wrap=True
+        )
+    console.print("  memory       " + (memory_line(arm.memory) or "no estimate"), soft_wrap=True)
+    if room := room_line(arm):
+        console.print("  room         " + room, soft_wrap=True)
+    console.print()
+
+
+def room_line(arm: ArmPlan) -> str:
+    """Whether the arm's KV cache fits beside its weights, by the estimate; empty where that cannot be told."""
+    room, asked = arm.kv_room_tokens, arm.memory.kv_tokens
+    if room is None or asked is None:
+        return ""
+    if room < asked:
+        return f"[red]does not fit[/]: room for {max(0, room)} KV tokens, engine.kv_tokens asks for {asked}"
+    return f"fits: {asked} KV tokens asked, room for {room}, so {room - asked} are left"
 
 
 def memory_line(memory: Memory) -> str:

@@ -79,7 +79,7 @@ def test_a_mistake_on_the_command_line_is_one_line_with_key_and_fix(overrides: l
         ),
         ("defaults: [cpu_smollm2, _self_]\nconcurrency: [1\nname: x\n", "rig.yaml:3", "not valid YAML"),
         ("defaults:\n  - machien: cpu\n  - _self_\n", "machien", "'machine'"),
-        ("defaults:\n  - machine: gpu9\n  - _self_\n", "machine", "cpu, h200"),
+        ("defaults:\n  - machine: gpu9\n  - _self_\n", "machine", "known: cpu"),
         ("- a list\n", "rig rig", "DictConfig"),
         ("name: alone\n", "summary", "state it in the rig file"),
     ],

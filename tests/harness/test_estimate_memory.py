@@ -1,0 +1,119 @@
+"""The memory planner: bytes from real headers and configs, sizes stated in a rig, and the 24 GB question."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from harness.compose import compose_run
+from harness.config import Run, Size
+from harness.engines.base import ArmPlan, Memory
+from harness.estimate_memory import (
+    NOTHING,
+    UNKNOWN,
+    Needs,
+    kv_bytes_per_token,
+    needs_of,
+    plan_memory,
+    state_bytes_per_request,
+    tensor_bytes,
+)
+from harness.plan import room_line
+
+# Geometry of Qwen3.8-27B as published: 16 full-attention layers of 64, 4 KV heads of 256; 48 value heads of 128.
+HYBRID = {
+    "num_hidden_layers": 64,
+    "num_attention_heads": 24,
+    "num_key_value_heads": 4,
+    "head_dim": 256,
+    "hidden_size": 5120,
+    "layer_types": (["linear_attention"] * 3 + ["full_attention"]) * 16,
+    "linear_num_key_heads": 16,
+    "linear_num_value_heads": 48,
+    "linear_key_head_dim": 128,
+    "linear_value_head_dim": 128,
+    "linear_conv_kernel_dim": 4,
+}
+TARGET_Q4 = Size(weights_bytes=16_500_000_000, kv_bytes_per_token=65536, state_bytes_per_request=0)
+DRAFT_KV = 20480  # five layers, 8 KV heads of 128
+
+
+def _run(*overrides: str) -> Run:
+    machine = [
+        "machine.kind=cuda",
+        "machine.gpu_count=1",
+        "machine.memory_bytes=25757220864",
+        "machine.reserved_bytes=1500000000",
+    ]
+    return compose_run("cpu_smollm2", ["target.dtype=bfloat16", "engine.kv_dtype=auto", *machine, *overrides]).run
+
+
+def _room(drafter_bytes: int, *overrides: str) -> int:
+    drafter = Needs(drafter_bytes, DRAFT_KV, 0, "stated")
+    plan = plan_memory(_run(*overrides), needs_of(None, TARGET_Q4), drafter, 0, 0)
+    assert plan.kv_room_tokens is not None
+    return plan.kv_room_tokens
+
+
+def test_a_24_gb_card_has_room_for_a_27b_at_q4_and_either_drafter_and_the_larger_one_costs_31_thousand_tokens() -> None:
+    left = 25_757_220_864 - 1_500_000_000 - 16_500_000_000
+    assert _room(1_140_000_000) == (left - 1_140_000_000) // (65536 + DRAFT_KV) == 76930
+    assert _room(3_850_000_000) == (left - 3_850_000_000) // (65536 + DRAFT_KV) == 45424
+
+
+def test_fp8_kv_has_twice_the_room_and_float32_half() -> None:
+    assert abs(_room(10**9, "engine.kv_dtype=fp8") - 2 * _room(10**9)) <= 1
+    assert abs(2 * _room(10**9, "engine.kv_dtype=float32") - _room(10**9)) <= 1
+
+
+def test_the_plan_says_whether_it_fits_and_what_is_left() -> None:
+    memory = Memory(kv_tokens=32768)
+    assert room_line(ArmPlan((), (), {}, (), memory)) == ""
+    assert room_line(ArmPlan((), (), {}, (), memory, {}, 45424)).endswith("room for 45424, so 12656 are left")
+    assert "does not fit" in room_line(ArmPlan((), (), {}, (), memory, {}, 30000))
+    assert "room for 0 KV tokens" in room_line(ArmPlan((), (), {}, (), memory, {}, -5))
+
+
+def test_states_that_undo_rejected_drafts_count_as_the_drafters() -> None:
+    target, drafter = Needs(10, 100, 7, "t"), Needs(5, 20, 0, "d")
+    plain = plan_memory(_run(), target, NOTHING, 32, 0).memory
+    arm = plan_memory(_run(), target, drafter, 32, 264).memory
+    assert plain.recurrent_state_bytes == arm.recurrent_state_bytes == 7 * 32
+    assert plain.draft_state_bytes == 0
+    assert arm.draft_state_bytes == 20 * 65536 + 7 * 264
+    assert (plain.kv_bytes, plain.kv_tokens, plain.drafter_weights_bytes) == (100 * 65536, 65536, 0)
+
+
+@pytest.mark.parametrize("overrides", [["machine.memory_bytes=null"], []])
+def test_without_a_size_or_the_machines_memory_room_is_unknown_not_zero(overrides: list[str]) -> None:
+    target = UNKNOWN if not overrides else needs_of(None, TARGET_Q4)
+    plan = plan_memory(_run(*overrides), target, NOTHING, 32, 0)
+    assert plan.kv_room_tokens is None
+    assert plan_memory(_run(), UNKNOWN, NOTHING, 32, 0).memory.kv_bytes is None
+
+
+def test_kv_and_state_of_a_hybrid_count_each_kind_of_layer_once() -> None:
+    assert kv_bytes_per_token(HYBRID) == 2 * 2 * 16 * 4 * 256 == 65536
+    matrix, window = 48 * 128 * 128 * 4, 3 * (2 * 16 * 128 + 48 * 128) * 2
+    assert state_bytes_per_request(HYBRID) == 48 * (matrix + window)
+    assert state_bytes_per_request({"num_hidden_layers": 2}) == 0
+
+
+def test_a_checkpoint_on_disk_is_read_from_its_headers_and_wins_over_what_the_rig_states(tmp_path: Path) -> None:
+    tensors = {"a": torch.zeros(3, 5, dtype=torch.bfloat16), "b": torch.zeros(7)}
+    save_file(tensors, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    assert sorted(tensor_bytes(tmp_path / "model.safetensors")) == [28, 30]
+    assert needs_of(tmp_path, TARGET_Q4).source == "stated in the rig"  # no config yet
+    (tmp_path / "config.json").write_text(json.dumps({"text_config": HYBRID}))
+    found = needs_of(tmp_path, TARGET_Q4)
+    assert (found.weights_bytes, found.kv_bytes_per_token) == (58, 65536)
+    assert found.source.startswith("headers")
+
+
+def test_a_single_file_gives_its_size_and_leaves_the_rest_unknown(tmp_path: Path) -> None:
+    file = tmp_path / "model.gguf"
+    file.write_bytes(b"0" * 11)
+    assert needs_of(file, None) == Needs(11, None, None, "size of the file; KV per token unknown: state it in the rig")
+    assert needs_of(None, None) is UNKNOWN

@@ -2,11 +2,11 @@
 
 An adapter is a class with one attribute, `dialect`, an object with the pure functions of `server_dialect.Dialect`:
 
-    command(run, model)        base command, never sees the arm     body(run, request)       JSON of a streaming request
-    endpoint(port, name)       address and served name              reader(run, arm, request) events to chunks
-    speculation(run, arm)      what the arm adds, budget included   counters(families)       Prometheus samples to totals
-    missing(run, arm)          gaps, refused versions and methods   resolved(run, arm, found) canonical factors
-    pinned, estimate, env      for the plan                         versions, startup, memory from info, log and metrics
+    command(run, model)        base command, never sees the arm     body(run, request, served)  JSON of a streaming request
+    endpoint(port, name)       address and served name              reader(run, arm, request)   events to chunks
+    speculation(run, arm)      what the arm adds, budget included   counters(families)          Prometheus samples to totals
+    missing(run, arm)          gaps, refused versions and methods   resolved(run, arm, found)   canonical factors
+    pinned, estimate, env      for the plan                         versions, startup, memory   from info, log and metrics
 
     class VllmEngine(ServerEngine):
         dialect = Vllm()
@@ -81,6 +81,7 @@ class ServerEngine:
         self._env = {**self.dialect.env(run), **run.engine.env}
         self._found = Found()
         self._port: int | None = None
+        self._served = ""
 
     async def launch(self) -> Launched:
         started = time.monotonic()
@@ -105,7 +106,7 @@ class ServerEngine:
 
     async def generate(self, request: Request) -> AsyncIterator[Chunk]:
         answer = Answer(request)
-        body = self.dialect.body(self._run, request)
+        body = self.dialect.body(self._run, request, self._served)
         try:
             async with self._client.request("POST", self.dialect.generate, body) as response:
                 async for chunk in self._chunks(response, request):
@@ -153,20 +154,28 @@ class ServerEngine:
         """A server that someone else runs. Its name and process prove nothing; whether it answers is all that is checked."""
         self._argv = ("attach", url)
         self._client = Client(url, self._headers())
-        status, text = await self._get(self.dialect.identity)
-        if status != 200:
-            raise EngineError(f"{self.dialect.name}: {url}{self.dialect.identity} answered {status} {_short(text)}")
+        names = await self._names()
+        if not names:
+            raise EngineError(
+                f"{self.dialect.name}: {url}{self.dialect.identity} lists no model; is the URL the server's base?"
+            )
+        asked = self._run.engine.flags.get("model")
+        if asked is not None and asked not in names:
+            raise EngineError(f"{self.dialect.name}: engine.flags.model '{asked}' is none of the served models {names}")
+        self._served = str(asked or names[0])
 
     async def _start(self) -> None:
         dialect = self.dialect
-        self._port, name = free_port(), f"{self._run.name}-{secrets.token_hex(4)}"
+        self._port, self._served = free_port(), f"{self._run.name}-{secrets.token_hex(4)}"
         base = dialect.command(self._run, dialect.model(self._run, build=True))
-        self._argv = (*base, *dialect.endpoint(self._port, name), *dialect.speculation(self._run, self._arm))
+        self._argv = (*base, *dialect.endpoint(self._port, self._served), *dialect.speculation(self._run, self._arm))
         self._client = Client(f"http://127.0.0.1:{self._port}", self._headers())
         self._process = ServerProcess(self._argv, self._env, self._log_path)
         await self._process.start()
         await self._wait_until_ready(self._process, self._port)
-        await self._require_name(name)
+        if self._served not in (names := await self._names()):
+            told = f"{dialect.identity} names {names}, launched as {self._served}"
+            raise EngineError(f"{dialect.name}: {told}: this is another server")
 
     async def _wait_until_ready(self, process: ServerProcess, port: int) -> None:
         deadline = time.monotonic() + READY_TIMEOUT_S
@@ -189,11 +198,9 @@ class ServerEngine:
             )
         return False
 
-    async def _require_name(self, name: str) -> None:
+    async def _names(self) -> list[str]:
         status, text = await self._get(self.dialect.identity)
-        names = [model.get("id") for model in _json(text).get("data", [])] if status == 200 else []
-        if name not in names:
-            raise EngineError(f"{self.dialect.name}: {self.dialect.identity} names {names}, launched as {name}: another server")
+        return [str(model.get("id")) for model in _json(text).get("data", [])] if status == 200 else []
 
     async def _answers(self, path: str) -> bool:
         try:

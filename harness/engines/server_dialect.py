@@ -92,8 +92,9 @@ class Dialect(Protocol):
         """Bytes before launch; null where unknown."""
         ...
 
-    def body(self, run: Run, request: Request) -> dict[str, Any]:
-        """The JSON of one streaming request. States every sampling parameter, so that no server default is left."""
+    def body(self, run: Run, request: Request, served: str) -> dict[str, Any]:
+        """The JSON of one streaming request to the model served under this name. States every sampling parameter, so that no
+        default of the server is left."""
         ...
 
     def reader(self, run: Run, arm: Arm, request: Request) -> Reader: ...

@@ -20,6 +20,7 @@ FILE = Path(__file__).with_name("factors.yaml")
 ENGINES = ("reference", "vllm", "sglang", "llama_cpp", "openai")
 ABSENT = "absent"
 EVERY = "every"
+RUN_TABLES = ("adapter", "servings", "cells", "requests", "steps", "samples")
 # A key that is not in the table, as a flag or a raw dump may bring, belongs to the drafter if a dotted part starts so.
 DRAFT_WORDS = ("draft", "method", "speculat", "spec_", "spec-")
 
@@ -36,6 +37,7 @@ class Factor(Model):
     why: str
     remedy: str
     only: tuple[str | float | bool, ...] | None = None
+    optional: bool = False
     read: dict[str, str | None]
 
     def source(self, engine: str) -> str | None:
@@ -43,8 +45,9 @@ class Factor(Model):
         return self.read[EVERY] if EVERY in self.read else self.read.get(engine, ABSENT)
 
     def is_told_by(self, engine: str) -> bool:
-        """Whether a serving of this engine should carry the factor in `resolved`."""
-        return EVERY not in self.read and self.source(engine) not in (ABSENT, None)
+        """Whether a serving of this engine carries the factor in `resolved`, and not in a column of the run's tables."""
+        source = self.source(engine)
+        return source not in (ABSENT, None) and str(source).partition(" ")[0] not in RUN_TABLES
 
 
 @cache
@@ -62,7 +65,7 @@ def table() -> Mapping[str, Factor]:
 
 
 def class_of(name: str) -> Class:
-    """What a difference in a factor means; one that is not in the table is the drafter's if its name says so, else confounds."""
+    """What a difference in a factor means; one outside the table is the drafter's if its name says so, else confounds."""
     if name in table():
         return table()[name].kind
     return "treatment" if is_draft(name) else "confounder"

@@ -28,6 +28,7 @@ from pydantic import ValidationError
 
 from harness.config import Run
 from harness.config_errors import ConfigError, flat_keys, from_hydra, from_pydantic, from_yaml, near
+from harness.published import published_of
 from harness.rigs import ROOT, RigFile, find_rig, list_rigs
 
 __all__ = [
@@ -76,6 +77,7 @@ def judge(config: DictConfig, rig: str, overrides: Sequence[str] = ()) -> Compos
         run = Run.model_validate(data)
     except ValidationError as error:
         raise from_pydantic(error, data) from None
+    published_of(run)
     return composed_of(run, rig, overrides)
 
 

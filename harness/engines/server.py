@@ -26,7 +26,7 @@ import secrets
 import time
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from harness.config import Arm, Run
 from harness.engines.base import (
@@ -54,13 +54,17 @@ POLL_S = 0.1
 
 
 class ServerEngine:
-    """One serving of one arm over HTTP. Adapters set `dialect`."""
+    """One serving of one arm over HTTP. Adapters set `dialect`, or override `speak` where it depends on the rig's flags."""
 
-    dialect: ClassVar[Dialect]
+    dialect: Dialect
+
+    @classmethod
+    def speak(cls, run: Run) -> Dialect:
+        return cls.dialect
 
     @classmethod
     def plan(cls, run: Run, arm: Arm) -> ArmPlan:
-        dialect = cls.dialect
+        dialect = cls.speak(run)
         base = (*dialect.command(run, dialect.model(run, build=False)), *dialect.endpoint(0, "<name>"))
         speculation = tuple(dialect.speculation(run, arm))
         env = {**dialect.env(run), **run.engine.env}
@@ -75,6 +79,7 @@ class ServerEngine:
 
     def __init__(self, run: Run, arm: Arm, log_path: Path) -> None:
         self._run, self._arm, self._log_path = run, arm, log_path
+        self.dialect = self.speak(run)
         self._process: ServerProcess | None = None
         self._client = Client("", {})
         self._argv: tuple[str, ...] = ()

@@ -45,20 +45,27 @@ class Reader(Protocol):
 
 
 class Dialect(Protocol):
-    """One engine's language. Nothing here does I/O but `model`, which may build or download when `build` is true.
+    """One engine's language; the properties may be plain class attributes. Nothing here does I/O but `model`, which may build or download when `build` is true.
 
     `health` answers 200 when the server is ready. `identity` lists models in OpenAI's form and must contain the name that
     `endpoint` was given. `info` are JSON documents for `Found`. `metrics` is null without a Prometheus endpoint.
     `flush` is (method, path) that empties the prefix cache, or null where the body or a flag keeps it cold.
     """
 
-    name: str
-    health: str
-    identity: str
-    info: tuple[str, ...]
-    metrics: str | None
-    generate: str
-    flush: tuple[str, str] | None
+    @property
+    def name(self) -> str: ...
+    @property
+    def health(self) -> str: ...
+    @property
+    def identity(self) -> str: ...
+    @property
+    def info(self) -> tuple[str, ...]: ...
+    @property
+    def metrics(self) -> str | None: ...
+    @property
+    def generate(self) -> str: ...
+    @property
+    def flush(self) -> tuple[str, str] | None: ...
 
     def model(self, run: Run, build: bool) -> str:
         """What is served: path of a folder or file, or a name in angle brackets while it is not here and may not be built."""

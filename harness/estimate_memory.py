@@ -32,14 +32,6 @@ NOTHING = Needs(0, 0, 0, "the arm has no drafter weights")
 UNKNOWN = Needs(None, None, None, "unknown: neither its files are here nor does the rig state its size")
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryPlan:
-    """The estimate of one arm, and for how many tokens of KV there is room (null where a size is unknown)."""
-
-    memory: Memory
-    kv_room_tokens: int | None
-
-
 def needs_of(folder: Path | None, stated: Size | None) -> Needs:
     """Headers and config of a checkpoint folder (or GGUF file) where it is here, else the size that the rig states."""
     if folder is not None and folder.is_dir() and (found := _of_folder(folder)):
@@ -52,7 +44,7 @@ def needs_of(folder: Path | None, stated: Size | None) -> Needs:
     return UNKNOWN
 
 
-def plan_memory(run: Run, target: Needs, drafter: Needs, states: int, draft_states: int) -> MemoryPlan:
+def plan_memory(run: Run, target: Needs, drafter: Needs, states: int, draft_states: int) -> Memory:
     """Bytes of one arm at the rig's KV capacity; `drafter` is NOTHING for an arm without weights.
 
     `states` recurrent states of the target are kept for all requests together, `draft_states` more because of the drafter:
@@ -63,13 +55,15 @@ def plan_memory(run: Run, target: Needs, drafter: Needs, states: int, draft_stat
     per_token, draft_per_token = (_scaled(n.kv_bytes_per_token, scale) for n in (target, drafter))
     kept, undo = (_product(target.state_bytes_per_request, n) for n in (states, draft_states))
     draft_kv = _product(draft_per_token, tokens)
-    memory = Memory(
+    fixed = (target.weights_bytes, drafter.weights_bytes, kept, undo)
+    return Memory(
         weights_bytes=target.weights_bytes,
         drafter_weights_bytes=drafter.weights_bytes,
         kv_bytes=_product(per_token, tokens),
         kv_tokens=tokens,
         draft_state_bytes=None if draft_kv is None or undo is None else draft_kv + undo,
         recurrent_state_bytes=kept,
+        kv_room_tokens=_room(run, fixed, (per_token, draft_per_token)),
         source={
             "weights_bytes": target.source,
             "drafter_weights_bytes": drafter.source,
@@ -78,12 +72,10 @@ def plan_memory(run: Run, target: Needs, drafter: Needs, states: int, draft_stat
             "recurrent_state_bytes": f"estimate: {states} states of the target's recurrent layers",
         },
     )
-    fixed = (target.weights_bytes, drafter.weights_bytes, kept, undo)
-    return MemoryPlan(memory, _room(run, fixed, (per_token, draft_per_token)))
 
 
 def _room(run: Run, fixed: tuple[int | None, ...], per_token: tuple[float | None, ...]) -> int | None:
-    """Tokens of KV, target's and drafter's together, in what the fixed parts leave of all GPUs; negative when those are too big.
+    """Tokens of KV, target's and drafter's, in what the fixed parts leave of all GPUs; negative when those are too big.
 
     Null without the machine's memory, a size, or any KV at all.
     """
@@ -130,7 +122,7 @@ def kv_bytes_per_token(text: Mapping[str, Any]) -> int:
     layers = sum(kind != "linear_attention" for kind in kinds)
     head_dim = int(text.get("head_dim") or text["hidden_size"] // heads)
     kv_heads = int(text.get("num_key_value_heads") or heads)
-    return 2 * 2 * layers * kv_heads * head_dim
+    return int(2 * 2 * layers * kv_heads * head_dim)
 
 
 def state_bytes_per_request(text: Mapping[str, Any]) -> int:
@@ -141,4 +133,4 @@ def state_bytes_per_request(text: Mapping[str, Any]) -> int:
     keys, values = int(text["linear_num_key_heads"]), int(text["linear_num_value_heads"])
     key_dim, value_dim = int(text["linear_key_head_dim"]), int(text["linear_value_head_dim"])
     window = (int(text["linear_conv_kernel_dim"]) - 1) * (2 * keys * key_dim + values * value_dim)
-    return layers * (4 * values * key_dim * value_dim + 2 * window)
+    return int(layers * (4 * values * key_dim * value_dim + 2 * window))

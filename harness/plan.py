@@ -96,14 +96,14 @@ def _print_arm(name: str, arm: ArmPlan, console: Console) -> None:
             "  environment  " + escape(" ".join(f"{name}={value}" for name, value in arm.env.items())), soft_wrap=True
         )
     console.print("  memory       " + (memory_line(arm.memory) or "no estimate"), soft_wrap=True)
-    if room := room_line(arm):
+    if room := room_line(arm.memory):
         console.print("  room         " + room, soft_wrap=True)
     console.print()
 
 
-def room_line(arm: ArmPlan) -> str:
+def room_line(memory: Memory) -> str:
     """Whether the arm's KV cache fits beside its weights, by the estimate; empty where that cannot be told."""
-    room, asked = arm.kv_room_tokens, arm.memory.kv_tokens
+    room, asked = memory.kv_room_tokens, memory.kv_tokens
     if room is None or asked is None:
         return ""
     if room < asked:

@@ -99,7 +99,8 @@ class Counters:
 class Memory:
     """Bytes, each nullable; `source` names where each was read (`"weights": "sum of parameters"`).
 
-    `recurrent_state_bytes` is what the target's recurrent layers keep for every arm; what a drafter adds is `draft_state_bytes`.
+    `recurrent_state_bytes` is what the target's recurrent layers keep in every arm; what a drafter adds is `draft_state_bytes`.
+    `kv_room_tokens` is for plans: KV tokens for which there is room beside the rest, negative when even that is too much.
     """
 
     weights_bytes: int | None = None
@@ -110,6 +111,7 @@ class Memory:
     recurrent_state_bytes: int | None = None
     graph_bytes: int | None = None
     peak_bytes: int | None = None
+    kv_room_tokens: int | None = None
     source: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -134,8 +136,7 @@ class Launched:
 class ArmPlan:
     """What would run for one arm, base and speculation apart, without running it.
 
-    `env` is what the engine adds to the environment, equal for every arm. `kv_room_tokens` is for how many tokens of KV the
-    machine has room beside this arm's weights; null where a size or the machine's memory is unknown.
+    `env` is what the engine adds to the environment, equal for every arm.
     """
 
     base: tuple[str, ...]
@@ -144,7 +145,6 @@ class ArmPlan:
     missing: tuple[str, ...]
     memory: Memory
     env: Mapping[str, str] = field(default_factory=dict)
-    kv_room_tokens: int | None = None
 
 
 class EngineError(RuntimeError):

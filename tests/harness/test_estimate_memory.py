@@ -9,7 +9,7 @@ from safetensors.torch import save_file
 
 from harness.compose import compose_run
 from harness.config import Run, Size
-from harness.engines.base import ArmPlan, Memory
+from harness.engines.base import Memory
 from harness.estimate_memory import (
     NOTHING,
     UNKNOWN,
@@ -69,17 +69,16 @@ def test_fp8_kv_has_twice_the_room_and_float32_half() -> None:
 
 
 def test_the_plan_says_whether_it_fits_and_what_is_left() -> None:
-    memory = Memory(kv_tokens=32768)
-    assert room_line(ArmPlan((), (), {}, (), memory)) == ""
-    assert room_line(ArmPlan((), (), {}, (), memory, {}, 45424)).endswith("room for 45424, so 12656 are left")
-    assert "does not fit" in room_line(ArmPlan((), (), {}, (), memory, {}, 30000))
-    assert "room for 0 KV tokens" in room_line(ArmPlan((), (), {}, (), memory, {}, -5))
+    assert room_line(Memory(kv_tokens=32768)) == ""
+    assert room_line(Memory(kv_tokens=32768, kv_room_tokens=45424)).endswith("room for 45424, so 12656 are left")
+    assert "does not fit" in room_line(Memory(kv_tokens=32768, kv_room_tokens=30000))
+    assert "room for 0 KV tokens" in room_line(Memory(kv_tokens=32768, kv_room_tokens=-5))
 
 
 def test_states_that_undo_rejected_drafts_count_as_the_drafters() -> None:
     target, drafter = Needs(10, 100, 7, "t"), Needs(5, 20, 0, "d")
-    plain = plan_memory(_run(), target, NOTHING, 32, 0).memory
-    arm = plan_memory(_run(), target, drafter, 32, 264).memory
+    plain = plan_memory(_run(), target, NOTHING, 32, 0)
+    arm = plan_memory(_run(), target, drafter, 32, 264)
     assert plain.recurrent_state_bytes == arm.recurrent_state_bytes == 7 * 32
     assert plain.draft_state_bytes == 0
     assert arm.draft_state_bytes == 20 * 65536 + 7 * 264
@@ -91,7 +90,7 @@ def test_without_a_size_or_the_machines_memory_room_is_unknown_not_zero(override
     target = UNKNOWN if not overrides else needs_of(None, TARGET_Q4)
     plan = plan_memory(_run(*overrides), target, NOTHING, 32, 0)
     assert plan.kv_room_tokens is None
-    assert plan_memory(_run(), UNKNOWN, NOTHING, 32, 0).memory.kv_bytes is None
+    assert plan_memory(_run(), UNKNOWN, NOTHING, 32, 0).kv_bytes is None
 
 
 def test_kv_and_state_of_a_hybrid_count_each_kind_of_layer_once() -> None:

@@ -21,6 +21,8 @@ from drafters.contract import Drafter, Target
 from drafters.layers import Linear
 from drafters.loop import Job, Loop
 from drafters.sampling import SamplingParams
+from drafters.teacher_forcing import Text, replay
+from drafters.widths import sweep_widths
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +44,7 @@ class Serving:
             case "cancel":
                 self.loop.cancel(message["id"])
             case "ask":
-                return {"answer": message["n"], "value": getattr(self, f"tell_{message['what']}")()}
+                return {"answer": message["n"], "value": getattr(self, f"tell_{message['what']}")(**message.get("with", {}))}
             case other:
                 raise ValueError(f"worker: unknown op '{other}'")
         return None
@@ -54,6 +56,25 @@ class Serving:
         """Records since the last call, each as a list in the order of `StepRecord`'s fields."""
         records, self.loop.records[:] = list(self.loop.records), []
         return [list(asdict(record).values()) for record in records]
+
+    def tell_widths(self, texts: list[list[int]], widths: list[int], rounds: int) -> list[list[int]]:
+        """Timed target passes by rows per request; each as a list in the order of `WidthTime`'s fields."""
+        target, capture = self._idle().target, getattr(self.loop.target, "capture", None)
+        if capture is not None and self.facts["graph_capture_s"] is not None:
+            capture([len(texts)], widths, ())  # where plain's width is replayed from a graph, so are the others
+        times = sweep_widths(target, texts, widths, rounds, self.loop.prefill_chunk)
+        return [list(asdict(time).values()) for time in times]
+
+    def tell_replay(self, prompt: list[int], answer: list[int], max_tokens: int, draft: bool) -> dict[str, Any]:
+        """A finished request read again; see `drafters.teacher_forcing`. Without `draft`, the target's choices alone."""
+        loop = self._idle()
+        text = Text(prompt, answer, max_tokens)
+        return asdict(replay(loop.target, loop.drafter if draft else None, loop.budget, loop.prefill_chunk, text))
+
+    def _idle(self) -> Loop:
+        if self.loop.busy:
+            raise ValueError("worker: asked to look into a text while requests run; wait until they are done")
+        return self.loop
 
     def tell_resolved(self) -> dict[str, Any]:
         return dict(self.resolved)

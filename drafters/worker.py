@@ -4,6 +4,7 @@
 
 In, on stdin:   {"op": "generate", "id", "prompt", "max_tokens", "stop_ids", "temperature", "top_p", "top_k", "seed"}
                 {"op": "cancel", "id"} · {"op": "ask", "n", "what": "counters" | "steps" | "memory" | "resolved"}
+                {"op": "ask", "n", "what": "widths" | "replay", "with": {...}}: after all requests, see drafters.serving
 Out, on stdout: {"ready": {...}} once · {"tokens": [[id, tokens, drafted, accepted, finish], ...]} per iteration
                 {"failed": id, "error"} · {"answer": n, "value"}
 

@@ -12,7 +12,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,7 @@ from harness.engines.base import (
     Step,
 )
 from harness.engines.reference_plan import command, estimate, missing, pinned, speculation
+from harness.inside import Replay, WidthTime
 
 READY_TIMEOUT_S = 900.0
 STOP_TIMEOUT_S = 5.0
@@ -135,6 +136,15 @@ class ReferenceEngine:
     async def steps(self) -> list[Step] | None:
         return [Step(*fields) for fields in await self._ask("steps")]
 
+    async def widths(self, texts: Sequence[Sequence[int]], widths: Sequence[int], rounds: int) -> list[WidthTime]:
+        told = await self._ask("widths", texts=[list(text) for text in texts], widths=list(widths), rounds=rounds)
+        return [WidthTime(*fields) for fields in told]
+
+    async def replay(self, prompt_ids: Sequence[int], token_ids: Sequence[int], max_tokens: int, draft: bool) -> Replay:
+        told = await self._ask("replay", prompt=list(prompt_ids), answer=list(token_ids), max_tokens=max_tokens, draft=draft)
+        counts = told["acceptance"] or dict.fromkeys(("steps_with_draft", "steps_without_draft", "drafted", "accepted"))
+        return Replay(tuple(told["choices"]["deficits"]), tuple(told["choices"]["gaps"]), **counts)
+
     async def flush(self) -> None:
         """Nothing to do: this engine has no prefix cache."""
 
@@ -192,10 +202,10 @@ class ReferenceEngine:
                 waiting.set_exception(error)
                 waiting.exception()  # marks it retrieved: nobody may be waiting any more
 
-    async def _ask(self, what: str) -> Any:
+    async def _ask(self, what: str, **given: Any) -> Any:
         self._asked += 1
         answer = self._answers[self._asked] = asyncio.get_running_loop().create_future()
-        self._send({"op": "ask", "n": self._asked, "what": what})
+        self._send({"op": "ask", "n": self._asked, "what": what, "with": given})
         return await answer
 
     def _send(self, message: Mapping[str, Any]) -> None:

@@ -31,7 +31,7 @@ from harness.metrics.load import (
     pool_throughput,
     steady_window,
 )
-from harness.metrics.memory import drafter_memory, peak_memory
+from harness.metrics.memory import drafter_memory, kv_tokens_lost, peak_memory
 from harness.metrics.position import PositionRates, position_rate
 from harness.metrics.quality import (
     LENGTH_LIMIT,
@@ -109,6 +109,7 @@ __all__ = [
     "integers",
     "is_coalesced",
     "is_null",
+    "kv_tokens_lost",
     "ledger_of",
     "length_parity",
     "mean",

@@ -24,3 +24,18 @@ def drafter_memory(serving: Row) -> int | Missing:
     parts = [integer(kinds.get(name)) for name in ("drafter_weights_bytes", "draft_state_bytes")]
     known = [p for p in parts if p is not None]
     return sum(known) if known else Missing("not_reported")
+
+
+def kv_tokens_lost(servings: Rows, plain: Rows) -> int | Missing:
+    """Capacity of the KV cache in tokens, the least over plain's servings less the least over the arm's: what its drafter took.
+
+    0 where the rig pins the capacity; below 0 the arm had more. Null unless every serving tells.
+    """
+    ours, theirs = (_least_kv_tokens(rows) for rows in (servings, plain))
+    return Missing("not_reported") if ours is None or theirs is None else theirs - ours
+
+
+def _least_kv_tokens(servings: Rows) -> int | None:
+    found = [integer(as_map(row["memory"]).get("kv_tokens")) for row in servings]
+    known = [tokens for tokens in found if tokens is not None]
+    return min(known) if known and len(known) == len(found) else None

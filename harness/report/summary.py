@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 
 import numpy as np
@@ -67,10 +67,15 @@ class Cell:
 
 def summary(folder: Path) -> pd.DataFrame:
     """All numbers of a run folder, one line each, with the columns of `Number` and the run's id."""
-    run = read_run(folder)
-    frame = pd.DataFrame([asdict(number) for cell in cells(run) for number in numbers(cell)])
-    frame.insert(0, "run_id", run.run_id)
-    return frame
+    return frame(read_run(folder))
+
+
+def frame(run: FinishedRun) -> pd.DataFrame:
+    """The numbers of a run that was read; no line, but all columns, when nothing is measured yet."""
+    columns = [field.name for field in fields(Number)]
+    found = pd.DataFrame([asdict(number) for cell in cells(run) for number in numbers(cell)], columns=columns)
+    found.insert(0, "run_id", run.run_id)
+    return found
 
 
 def cells(run: FinishedRun) -> Iterator[Cell]:

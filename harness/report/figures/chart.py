@@ -1,0 +1,115 @@
+"""What a figure is: panels that draw on axes, the data behind them, and words that say the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from harness.report.figures.style import Look, looks, styled
+from harness.report.run import FinishedRun, read_run
+from harness.report.summary import frame
+
+MARK = "mark"  # group id of artists that show data: a test counts them
+PANEL_INCHES = (3.75, 3.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A run and its numbers, as the figures read them."""
+
+    run: FinishedRun
+    numbers: pd.DataFrame
+
+    @property
+    def looks(self) -> Mapping[str, Look]:
+        return looks(tuple(self.run.methods))
+
+    @property
+    def drafting(self) -> list[str]:
+        """Arms that draft, in the order of the run."""
+        return [arm for arm, method in self.run.methods.items() if method != "plain"]
+
+    def pick(self, *metrics: str) -> pd.DataFrame:
+        """Lines of these metrics that have a value, in the order of the run."""
+        found = self.numbers[self.numbers.metric.isin(metrics) & self.numbers.value.notna()]
+        return found.reset_index(drop=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """One pair of axes. `inches` is its native size; a page shows panels side by side or below each other."""
+
+    title: str
+    draw: Callable[[Axes], None]
+    inches: tuple[float, float] = PANEL_INCHES
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """A figure. `alt` says in words what it shows; `data` is every number in it, one line each, units in the column names."""
+
+    key: str
+    title: str
+    caption: str
+    alt: str
+    data: pd.DataFrame
+    panels: tuple[Panel, ...]
+    arms: tuple[str, ...] = ()
+
+
+def source(folder: Path) -> Source:
+    """Read a run folder for figures. Raises FileNotFoundError where there is none."""
+    run = read_run(folder)
+    return Source(run, frame(run))
+
+
+def figure(chart: Chart, columns: int = 3) -> Figure:
+    """All panels on one matplotlib figure, for a notebook or a file."""
+    columns = min(columns, len(chart.panels))
+    rows = [chart.panels[i : i + columns] for i in range(0, len(chart.panels), columns)]
+    heights = [max(panel.inches[1] for panel in row) for row in rows]
+    width = max(panel.inches[0] for panel in chart.panels)
+    with styled():
+        whole = Figure(figsize=(width * columns, sum(heights)), layout="constrained")
+        grid = whole.add_gridspec(len(rows), columns, height_ratios=heights)
+        for i, row in enumerate(rows):
+            for j, panel in enumerate(row):
+                draw_panel(whole.add_subplot(grid[i, j]), panel)
+    return whole
+
+
+def draw_panel(axes: Axes, panel: Panel) -> None:
+    """The panel and its title on axes, in the shared style of the context that made them."""
+    panel.draw(axes)
+    if panel.title:
+        axes.set_title(panel.title)
+
+
+def mark(*artists: object) -> None:
+    """Say of artists that they show data."""
+    for artist in artists:
+        artist.set_gid(MARK)  # type: ignore[attr-defined]  # every matplotlib artist has it
+
+
+def lines_of(table: pd.DataFrame) -> list[Any]:
+    """The lines of a table, each with its columns as attributes."""
+    return list(table.itertuples(index=False))
+
+
+def extent(table: pd.DataFrame) -> tuple[float, float]:
+    """The lowest and the highest number of a table, nulls left out."""
+    values = table.to_numpy(dtype=float)
+    return float(np.nanmin(values)), float(np.nanmax(values))
+
+
+def sentence(parts: Sequence[str]) -> str:
+    """Parts of a text alternative, joined; the first ten, then how many more the data holds."""
+    more = f"; and {len(parts) - 10} more in the data" if len(parts) > 10 else ""
+    return "; ".join(parts[:10]) + more

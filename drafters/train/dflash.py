@@ -1,0 +1,188 @@
+"""What DFlash learns: every slot of a block says what the target would say there. (arXiv 2602.06036, section on training)
+
+Blocks at many anchors of each answer pass the network together (`block_pass`). Row k of a block is taught the target's
+distribution over the token k places behind the anchor, given the true text before it, with weight exp(-(k - 1) / decay): a
+draft counts only if all before it were right. Training begins with narrow blocks, `curriculum`: attention first has to find
+the anchor and the last states before it. With `is_causal` a slot sees nothing of the slots behind it, so a wider block, or a
+smaller draft budget in serving, changes nothing for it.
+
+Tapped channels are divided by their scale, since two of them outweigh all others; the export folds the division into `fc`, so
+serving computes what training computed. Position 0, an attention sink 50 to 170 times as long as the rest, is left in:
+`hidden_norm` gives every context row the same length, in training as in serving.
+
+Cost, by products and at two layers of 3.3 million weights: a block row costs 6 FLOPs a weight forward and backward, so 8 rows
+320 MFLOP; a labelled row's softmax over 8k candidates 20 MFLOP, with the target's own 30, against 170 over all 49k tokens;
+attention 3 % and a context row 14 MFLOP. So block rows are most of it, and anchors per text set the price of a text.
+
+Shape legend: A anchors, B block rows, L labelled rows, C candidate tokens, M taps times H, H hidden size.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from drafters.contract import Tap, Target
+from drafters.dflash_config import DFlashConfig
+from drafters.dflash_network import DFlashNetwork
+from drafters.drafter_checkpoint import DrafterWeights
+from drafters.train.block_batch import Blocks, blocks_of
+from drafters.train.block_pass import PackedPass
+from drafters.train.objective import Example, Teacher, channel_scales
+from drafters.train.soft import CandidateHead
+
+_STD = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """From this share of training on, blocks have `block` rows, at `anchors` places of each text."""
+
+    start: float
+    block: int
+    anchors: int
+
+
+@dataclass(frozen=True, slots=True)
+class BlockOptions:
+    """`hard` is the share of the text's own token in the label, the rest is the target's distribution. `frequent` and `sampled`
+    are the candidates of the softmax (`soft.CandidateHead`)."""
+
+    curriculum: tuple[Stage, ...]
+    decay: float
+    hard: float
+    frequent: int
+    sampled: int
+
+    @classmethod
+    def read(cls, options: Mapping[str, Any], block: int) -> BlockOptions:
+        """Raises ValueError for a curriculum that does not begin at 0, does not rise, or is wider than the block."""
+        stages = tuple(Stage(**stage) for stage in options["curriculum"])
+        starts = [stage.start for stage in stages]
+        if not stages or starts[0] != 0 or starts != sorted(set(starts)):
+            raise ValueError(f"options.curriculum: starts {starts} must begin at 0 and rise")
+        if wrong := [stage.block for stage in stages if not 2 <= stage.block <= block]:
+            raise ValueError(f"options.curriculum: block {wrong[0]} must be 2 to block_size {block} rows, anchor included")
+        return cls(stages, *(options[key] for key in ("decay", "hard", "frequent", "sampled")))
+
+    def stage(self, progress: float) -> Stage:
+        return [stage for stage in self.curriculum if stage.start <= progress][-1]
+
+
+class DFlashObjective:
+    """`config`: sizes by the keys of a `config.json`, `taps` as 0-based layer outputs, and `initial`, a folder to start from.
+
+    A folder gives every tensor that it has; the rest starts as it does without one, so a bare DFlash starts any of the family.
+    `options`: those of `BlockOptions`.
+    """
+
+    architecture: ClassVar[str] = "DFlashDraftModel"
+    network: DFlashNetwork
+    taps: tuple[Tap, ...]
+
+    def __init__(
+        self,
+        target: Target,
+        teacher: Teacher,
+        examples: Sequence[Example],
+        config: Mapping[str, Any],
+        options: Mapping[str, Any],
+    ) -> None:
+        self.teacher = teacher
+        self.published = published_config(config, target, self.architecture)
+        self.network = self.build(self.published, target)
+        self.config = self.network.config
+        self.taps = self.config.taps
+        self.options = BlockOptions.read(options, self.config.block)
+        self.packed = PackedPass(self.config, teacher.embedding_VH)
+        self.candidates = CandidateHead(teacher, self.options.frequent, self.options.sampled)
+        self.scale_M = channel_scales(examples)
+        initialise(self.network)
+        with torch.no_grad():  # the head expects channels of very different sizes
+            self.network.norm.weight.copy_(torch.cat([e.final_NH[1:] for e in examples]).pow(2).mean(0).sqrt())
+        if (folder := config.get("initial")) is not None:
+            self.start_from(folder)
+
+    def build(self, published: Mapping[str, Any], target: Target) -> DFlashNetwork:
+        return DFlashNetwork(DFlashConfig.read(published, target.num_layers))
+
+    def start_from(self, folder: str) -> None:
+        """Take what the folder holds. ValueError for a tensor of another shape, or one that this network does not have."""
+        weights = DrafterWeights(folder, torch.float32, torch.device("cpu"))
+        state = self.network.state_dict()
+        for name in sorted(weights.names & state.keys()):
+            state[name] = weights.take(name, tuple(state[name].shape))
+        weights.finish()
+        state["fc.weight"] = state["fc.weight"] * self.scale_M
+        self.network.load_state_dict(state)
+
+    def loss(self, batch: Sequence[Example], progress: float, draw: random.Random) -> tuple[Tensor, dict[str, float]]:
+        stage = self.options.stage(progress)
+        blocks = blocks_of(batch, stage.block, stage.anchors, self.config.mask_token, draw)
+        states_ABH = self.packed.states(self.network, blocks, self.scale_M)
+        return self.block_loss(blocks, states_ABH, draw)
+
+    def block_loss(self, blocks: Blocks, states_ABH: Tensor, draw: random.Random) -> tuple[Tensor, dict[str, float]]:
+        """Weighted mean over labelled rows, and how often each slot's likeliest candidate is the target's."""
+        candidates = self.candidates.draw(blocks.token_L, draw)
+        teacher_LC = candidates.teacher(blocks.said_LH)
+        state_LH = states_ABH.flatten(0, 1)[blocks.row_L]
+        logits_LC = state_LH @ candidates.head_CH.T + candidates.raise_C
+        token_L = (state_LH * self.teacher.head_VH[blocks.token_L]).sum(-1)  # the logit of the text's own token
+        loss_L = labelled_loss(logits_LC, token_L, teacher_LC, self.options.hard)
+        right_L = logits_LC.detach().argmax(-1) == teacher_LC.argmax(-1)
+        weight_L = slot_weights(blocks.slot_L, self.options.decay)
+        return (loss_L * weight_L).sum() / weight_L.sum().clamp_min(1e-6), accuracies(right_L, blocks)
+
+    def export(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        tensors = {name: value.detach().clone() for name, value in self.network.state_dict().items()}
+        tensors["fc.weight"] = tensors["fc.weight"] / self.scale_M
+        return dict(self.published), tensors
+
+
+def labelled_loss(logits_LC: Tensor, token_L: Tensor, teacher_LC: Tensor, hard: float) -> Tensor:
+    """Cross-entropy of each row against `hard` of the text's token and the rest of the target's distribution, [L]."""
+    soft_L = (teacher_LC * logits_LC).sum(-1)
+    return torch.logsumexp(logits_LC, -1) - torch.lerp(soft_L, token_L, hard)
+
+
+def slot_weights(slot_L: Tensor, decay: float) -> Tensor:
+    """exp(-(k - 1) / decay) of slot k."""
+    return torch.exp((1 - slot_L) / decay)
+
+
+def accuracies(right_L: Tensor, blocks: Blocks) -> dict[str, float]:
+    """Share of right rows of every slot, and `length`: the mean run of right slots from the first, the bonus included."""
+    right_AB = torch.zeros(blocks.tokens_AB.shape)
+    there_AB = torch.zeros(blocks.tokens_AB.shape)
+    right_AB.view(-1)[blocks.row_L] = right_L.float()
+    there_AB.view(-1)[blocks.row_L] = 1.0
+    shares = right_AB.sum(0) / there_AB.sum(0).clamp_min(1)
+    run = right_AB[:, 1:].cumprod(1).sum(1).mean() if len(right_AB) else torch.zeros(())
+    return {f"accuracy_{k}": float(shares[k]) for k in range(1, blocks.width)} | {"length": 1 + float(run)}
+
+
+def published_config(config: Mapping[str, Any], target: Target, architecture: str) -> dict[str, Any]:
+    """A recipe's sizes as the published `config.json`: what is the target's is filled in, taps become `target_layer_ids`."""
+    family = {"target_layer_ids": list(config["taps"]), **config.get("dflash_config", {})}
+    return {
+        "architectures": [architecture],
+        "model_type": "qwen3",
+        **{key: value for key, value in config.items() if key not in ("taps", "initial", "dflash_config")},
+        "hidden_size": target.hidden_size,
+        "vocab_size": target.vocab_size,
+        "num_target_layers": target.num_layers,
+        "dflash_config": family,
+    }
+
+
+def initialise(network: nn.Module) -> None:
+    """Normal weights, half as large where they write into the residual stream. Norms stay at one."""
+    for name, parameter in network.named_parameters():
+        if parameter.ndim > 1:
+            nn.init.normal_(parameter, std=_STD / 2 if name.endswith(("o_proj.weight", "down_proj.weight")) else _STD)

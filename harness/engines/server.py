@@ -46,7 +46,7 @@ from harness.engines.server_checks import simulated_acceptance
 from harness.engines.server_dialect import Dialect, Found, target_folder
 from harness.engines.server_http import Client, Response
 from harness.engines.server_metrics import parse_metrics
-from harness.engines.server_process import ServerProcess, free_port, is_listened_on, owns_port
+from harness.engines.server_process import ServerProcess, free_port, is_listened_on, owns_port, port_is_free
 from harness.engines.sse import EventParser
 
 READY_TIMEOUT_S = 1800.0
@@ -152,7 +152,7 @@ class ServerEngine:
         if self._process is None:
             return
         await self._process.stop()
-        if self._port is not None and is_listened_on(self._port):
+        if self._port is not None and not await port_is_free(self._port):
             raise EngineError(f"{self.dialect.name}: port {self._port} is still listened on after the server was stopped")
 
     async def _attach(self, url: str) -> None:

@@ -45,7 +45,8 @@ class Reader(Protocol):
 
 
 class Dialect(Protocol):
-    """One engine's language; the properties may be plain class attributes. Nothing here does I/O but `model`, which may build or download when `build` is true.
+    """One engine's language. The properties may be plain class attributes. Only `model` does I/O worth the name: it may build or
+    download when `build` is true.
 
     `health` answers 200 when the server is ready. `identity` lists models in OpenAI's form and must contain the name that
     `endpoint` was given. `info` are JSON documents for `Found`. `metrics` is null without a Prometheus endpoint.

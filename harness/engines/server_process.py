@@ -99,9 +99,11 @@ class ServerProcess:
                 break
         else:
             raise EngineError(f"stop: processes {[p.pid for p in self._living()]} of the server survived SIGKILL")
+        # A zombie may still have threads that hold its sockets: the guard ends when the kernel has buried its child.
+        await self.settle(KILL_S)
         if self._process.stdin:
             self._process.stdin.close()
-        self._signal_group(signal.SIGKILL)  # the guard, if it has no child any more to wait for
+        self._signal_group(signal.SIGKILL)
         await self._process.wait()
 
     def _tree(self) -> list[psutil.Process]:
@@ -159,6 +161,16 @@ def owns_port(pids: Iterable[int], port: int) -> bool:
         if any(c.status == psutil.CONN_LISTEN and c.laddr.port == port for c in connections):
             return True
     return False
+
+
+async def port_is_free(port: int, seconds: float = 5.0) -> bool:
+    """Whether nothing answers on this port any more, or soon does not."""
+    end = time.monotonic() + seconds
+    while is_listened_on(port):
+        if time.monotonic() > end:
+            return False
+        await asyncio.sleep(0.05)
+    return True
 
 
 def is_listened_on(port: int) -> bool:

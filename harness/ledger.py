@@ -8,7 +8,7 @@ so that step's own token never came. Always `O = P + S + Z + A - e`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from harness.engines.base import Chunk
@@ -34,11 +34,15 @@ def ledger(request_id: str, chunks: Sequence[Chunk], budget: int | None, tells_s
 
     `tells_steps` says that the engine reports every step: a request that ended with its prefill chunk then has zero steps,
     otherwise its steps are unknown. Any chunk with `drafted` says it too. Raises ValueError naming the request when a chunk
-    contradicts the identities.
+    contradicts the identities. What an engine told at the end of a request counts as its steps or its totals.
     """
+    chunks = with_told_steps(chunks)
     output = sum(len(chunk.token_ids) for chunk in chunks)
     if not tells_steps and all(chunk.drafted is None for chunk in chunks):
-        return Ledger(None, None, None, None, None, None, output, None)
+        totals = _told_totals(chunks, output)
+        if totals.steps_with_draft is not None:
+            _check_totals(request_id, totals, budget or 0)
+        return totals
     prefill, steps = _split(request_id, chunks)
     totals = _add_up(steps, sum(len(chunk.token_ids) for chunk in prefill), output)
     _check_steps(request_id, steps, budget or 0)
@@ -51,7 +55,7 @@ def request_row(cell: Mapping[str, Any], result: Result, prompt: Mapping[str, An
 
     `totals` null is a request whose ledger was refused: its raw steps are kept, its totals are null.
     """
-    request, chunks = result.request, result.chunks
+    request, chunks = result.request, with_told_steps(result.chunks)
     output = sum(len(chunk.token_ids) for chunk in chunks)
     totals = totals or Ledger(None, None, None, None, None, None, output, None)
     steps = [chunk for chunk in chunks if chunk.drafted is not None]
@@ -80,10 +84,48 @@ def request_row(cell: Mapping[str, Any], result: Result, prompt: Mapping[str, An
         "accepted_by_engine": totals.accepted_by_engine,
         "output_tokens": totals.output_tokens,
         "ended_inside_run": totals.ended_inside_run,
-        "cached_tokens": None,
+        "cached_tokens": chunks[-1].told.cached_tokens if chunks and chunks[-1].told else None,
         "finish": None if result.error else chunks[-1].finish,
         "error": result.error,
     }
+
+
+def with_told_steps(chunks: Sequence[Chunk]) -> Sequence[Chunk]:
+    """Chunks with the steps that the engine told at the end of the request, if there is one decode chunk for each.
+
+    Prefill emits the first token, so the first chunk is none. Several steps in one chunk cannot be told apart: they stay as
+    they came, and only the totals are known.
+    """
+    told = chunks[-1].told if chunks else None
+    if told is None or told.steps is None or any(chunk.drafted is not None for chunk in chunks):
+        return chunks
+    decode = [i for i, chunk in enumerate(chunks) if chunk.token_ids][1:]
+    fits = len(decode) == len(told.steps) and all(
+        len(chunks[i].token_ids) <= accepted + 1 for i, (_, accepted) in zip(decode, told.steps, strict=True)
+    )
+    if not fits:
+        return chunks
+    steps = dict(zip(decode, told.steps, strict=True))
+    return [replace(c, drafted=steps[i][0], accepted=steps[i][1]) if i in steps else c for i, c in enumerate(chunks)]
+
+
+def _told_totals(chunks: Sequence[Chunk], output: int) -> Ledger:
+    """The ledger of an engine that tells no more than totals; nulls where it does not even do that.
+
+    P is 1. `O - P - S - A*` is the number of steps without a draft; below zero, the request ended inside an accepted run, and
+    what is missing beyond the step's own token was accepted and not delivered. Exact where every step drafts.
+    """
+    told = chunks[-1].told if chunks else None
+    if told is not None and told.steps is not None:
+        drafting = [step for step in told.steps if step[0]]
+        drafted, accepted = sum(d for d, _ in drafting), sum(a for _, a in drafting)
+        told = replace(told, steps_with_draft=len(drafting), drafted=drafted, accepted=accepted)
+    if told is None or told.steps_with_draft is None or told.accepted is None or output == 0:
+        return Ledger(None, None, None, None, None, None, output, None)
+    rest = output - 1 - told.steps_with_draft - told.accepted
+    ended_inside = int(rest < 0)
+    accepted = told.accepted + min(0, rest + 1)
+    return Ledger(1, told.steps_with_draft, max(0, rest), told.drafted, accepted, told.accepted, output, ended_inside)
 
 
 def _split(request_id: str, chunks: Sequence[Chunk]) -> tuple[list[Chunk], list[Chunk]]:

@@ -9,13 +9,16 @@ from collections.abc import Iterable
 
 import psutil
 
-from harness.engines.base import Engine
+from harness.engines.base import Engine, EngineError
 
 STOP_S = 60.0
 
 
 async def stop(engine: Engine, pids: list[int]) -> list[str]:
-    """Stop the engine, and kill it if it does not within `STOP_S`; what there is to tell about it."""
+    """Stop the engine, and kill it if it does not within `STOP_S`; what there is to tell about it.
+
+    An engine that cannot account for everything it started (a process, a port) is told, not raised: the cells are measured.
+    """
     try:
         async with asyncio.timeout(STOP_S):
             await engine.stop()
@@ -23,6 +26,9 @@ async def stop(engine: Engine, pids: list[int]) -> list[str]:
     except TimeoutError:
         kill(pids)
         return [f"stop: the engine had not stopped after {STOP_S:g} s and was killed"]
+    except EngineError as left_over:
+        kill(pids)
+        return [f"stop: {left_over}"]
     finally:
         pids.clear()
 

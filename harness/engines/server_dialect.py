@@ -45,8 +45,8 @@ class Reader(Protocol):
 
 
 class Dialect(Protocol):
-    """One engine's language. The properties may be plain class attributes. Only `model` does I/O worth the name: it may build or
-    download when `build` is true.
+    """One engine's language. The properties may be plain class attributes. Only `model` does I/O worth the name: it may build
+    or download when `build` is true.
 
     `health` answers 200 when the server is ready. `identity` lists models in OpenAI's form and must contain the name that
     `endpoint` was given. `info` are JSON documents for `Found`. `metrics` is null without a Prometheus endpoint.
@@ -110,7 +110,8 @@ class Dialect(Protocol):
     def counters(self, families: Families) -> Counters: ...
 
     def resolved(self, run: Run, arm: Arm, found: Found) -> dict[str, Scalar]:
-        """What the engine says it runs with, by canonical factor name; null where it does not tell."""
+        """What the engine says it runs with, by canonical factor name; null where it does not tell. `method` is in the words of
+        `Arm.method` (`plain` where nothing drafts), `draft_budget` counts drafts: liveness compares both with the arm."""
         ...
 
     def versions(self, found: Found) -> dict[str, str]: ...

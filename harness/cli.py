@@ -1,4 +1,4 @@
-"""The command line: `samerig bench | plan | rigs | report`. Help is instant: nothing heavy is imported until a command runs."""
+"""The command line: `samerig COMMAND`. Help is instant: nothing heavy is imported until a command runs."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
+
+from harness.cli_published import add_commands
 
 if TYPE_CHECKING:
     from harness.compose import ComposedRun
@@ -36,7 +38,7 @@ PLAN_EXAMPLES = """examples:
 Runs nothing. Exit code 1 if something is missing on this machine."""
 
 RIGS_EXAMPLES = """examples:
-  samerig rigs                                          one line for each rig in rigs/"""
+  samerig rigs                                          one line for each rig in rigs/, and those of rigs/published/"""
 
 REPORT_EXAMPLES = """examples:
   samerig report results/cpu_smollm2-20260101-120000-0f345d
@@ -108,6 +110,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     _add_results(report)
     report.set_defaults(command=_report)
+    add_commands(lambda name, text, examples: _command(commands, name, text, examples))
     return parser
 
 
@@ -136,9 +139,9 @@ def console() -> Console:
 
 
 def _rigs(args: argparse.Namespace) -> int:
-    from harness.rigs import list_rigs
+    from harness.rigs import list_published, list_rigs
 
-    rigs = list_rigs()
+    rigs = list_rigs() + list_published()
     width = max((len(name) for name, _ in rigs), default=0)
     for name, summary in rigs:
         print(f"{name:<{width}}  {summary}")

@@ -22,8 +22,8 @@ class Claim(Model):
     """One published result of an arm. `row` is where it stands in results/published: `seed:22` or `claims:61`, from 1.
 
     `task` null or `concurrency` null: not stated. `over` names what a speedup is relative to where that is not plain. `bound`
-    says that the number is a limit, not an expectation. `gain` is a printed gain, 0.64 for +64 %; `baseline_tok_s` the rate that
-    the source compares with, where no row of its own holds it. Acceptance lengths count the bonus, rates do not.
+    says that the number is a limit, not an expectation. `gain` is a printed gain, 0.64 for +64 %; `baseline_tok_s` what
+    the source compares with where no row of its own holds it. Acceptance lengths count the bonus, rates do not.
     """
 
     row: str = Field(pattern=r"^(seed|claims):\d+$")

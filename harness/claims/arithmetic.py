@@ -10,17 +10,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-CHECKS = {
-    "speedup_mismatch": "the speedup does not follow from its own tokens per second",
-    "rate_as_gain": "a share of accepted drafts is told as a gain in speed",
-    "length_outside_budget": "an acceptance length below 1 or above K + 1",
-    "rate_outside_share": "an acceptance rate below 0 or above 1",
-    "anchor_in_budget": "the budget counts the anchor in one arm and not in the other",
-    "baseline_not_plain": "the speedup is over something other than plain decoding on the same rig",
-    "average_outside_parts": "an average that its parts cannot give",
-    "total_mismatch": "a weighted total that does not follow from its scores and weights",
-    "beyond_bandwidth": "more steps per second than the memory can read the weights",
-}
 Check = Literal[
     "speedup_mismatch",
     "rate_as_gain",
@@ -32,6 +21,17 @@ Check = Literal[
     "total_mismatch",
     "beyond_bandwidth",
 ]
+CHECKS: dict[Check, str] = {
+    "speedup_mismatch": "the speedup does not follow from its own tokens per second",
+    "rate_as_gain": "a share of accepted drafts is told as a gain in speed",
+    "length_outside_budget": "an acceptance length below 1 or above K + 1",
+    "rate_outside_share": "an acceptance rate below 0 or above 1",
+    "anchor_in_budget": "the budget counts the anchor in one arm and not in the other",
+    "baseline_not_plain": "the speedup is over something other than plain decoding on the same rig",
+    "average_outside_parts": "an average that its parts cannot give",
+    "total_mismatch": "a weighted total that does not follow from its scores and weights",
+    "beyond_bandwidth": "more steps per second than the memory can read the weights",
+}
 
 
 @dataclass(frozen=True, slots=True)

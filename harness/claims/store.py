@@ -1,0 +1,86 @@
+"""Reading and filtering the store of published claims."""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow.parquet as pq
+
+from harness.claims.build import FOLDER, STORE
+from harness.claims.flags import FLAGS
+from harness.config_errors import near
+
+NUMBERS = ("tok_s", "speedup", "acceptance_length", "acceptance_rate")
+_COMPARE: dict[str, Callable[[Any, Any], Any]] = {">=": operator.ge, "<=": operator.le, ">": operator.gt, "<": operator.lt}
+_CONDITION = re.compile(r"(?P<key>\w+)(?P<how>>=|<=|!=|=|~|>|<)(?P<value>.*)")
+
+
+def read_claims(folder: Path = FOLDER) -> pd.DataFrame:
+    """All claims. `tok_s`, `speedup`, ... are the middle of low and high; `flags` is a tuple."""
+    frame: pd.DataFrame = pq.read_table(folder / STORE).to_pandas()
+    for name in NUMBERS:
+        frame[name] = (frame[f"{name}_low"] + frame[f"{name}_high"]) / 2
+    frame["flags"] = [tuple(flags) for flags in frame["flags"]]
+    return frame
+
+
+def filter_claims(frame: pd.DataFrame, conditions: Iterable[str]) -> pd.DataFrame:
+    """Rows that meet every condition, in their order. Raises ValueError that names what it does not know.
+
+    `key=a,b` one of these (case ignored; also the text as printed), `key!=a,b` none of these, `key~text` holds the text,
+    `key>=2` and the like for numbers. `flag=` and `flag!=` ask for flags; a value `null` asks for what is not stated.
+    """
+    for condition in conditions:
+        frame = frame[_mask(frame, condition)]
+    return frame
+
+
+def _mask(frame: pd.DataFrame, condition: str) -> pd.Series[bool]:
+    found = _CONDITION.fullmatch(condition)
+    if not found:
+        raise ValueError(f"'{condition}': not a condition; write key=value, key!=value, key~text or key>=number")
+    key, how, value = found["key"], found["how"], found["value"].strip()
+    if key in ("flag", "flags"):
+        return _flag_mask(frame, how, value)
+    if key not in frame.columns:
+        raise ValueError(f"{key}: no such column of the claims; {near(key, [*frame.columns, 'flag'])}")
+    if how in _COMPARE:
+        return _number_mask(frame, key, how, value)
+    text = frame[key].map(_text).str.lower()
+    beside = frame[f"{key}_printed"].str.lower() if f"{key}_printed" in frame.columns else text
+    if how == "~":
+        return text.str.contains(value.lower(), regex=False) | beside.str.contains(value.lower(), regex=False)
+    wanted = [part.strip().lower() for part in value.split(",")]
+    hit = text.isin(wanted) | beside.isin(wanted)
+    return hit if how == "=" else ~hit
+
+
+def _text(value: Any) -> str:
+    """A cell as it is asked for: 8.0 is `8`, a missing one `null`."""
+    if value is None or (isinstance(value, float) and pd.isna(value)):
+        return "null"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _number_mask(frame: pd.DataFrame, key: str, how: str, value: str) -> pd.Series[bool]:
+    try:
+        limit = float(value)
+        numbers = pd.to_numeric(frame[key])
+    except (ValueError, TypeError):
+        raise ValueError(f"{key}{how}{value}: compares numbers; use {key}=value or {key}~text for words") from None
+    return _COMPARE[how](numbers, limit)  # type: ignore[no-any-return]  # a pandas comparison
+
+
+def _flag_mask(frame: pd.DataFrame, how: str, value: str) -> pd.Series[bool]:
+    wanted = {part.strip() for part in value.split(",")}
+    if unknown := sorted(wanted - FLAGS.keys()):
+        raise ValueError(f"flag {unknown[0]}: unknown; {near(unknown[0], FLAGS)} (samerig claims --flags lists them)")
+    if how not in ("=", "!="):
+        raise ValueError(f"flag{how}{value}: use flag=NAME or flag!=NAME")
+    hit = frame["flags"].map(lambda flags: bool(wanted & set(flags))).astype(bool)
+    return hit if how == "=" else ~hit

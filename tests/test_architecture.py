@@ -11,7 +11,7 @@ from harness.rigs import PUBLISHED, RIGS, ROOT
 
 HARNESS = sorted((ROOT / "harness").rglob("*.py"))
 DRAFTERS = sorted((ROOT / "drafters").rglob("*.py"))
-READERS = ("metrics", "stats", "control", "report", "speedup", "validity", "records")
+READERS = ("metrics", "stats", "control", "gates", "decompose", "decompose_causes", "report", "speedup", "validity", "records")
 
 
 def imported(path: Path) -> Iterator[str]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from math import comb
 
 import numpy as np
 
@@ -11,6 +12,7 @@ from harness.metrics.rows import Row, Rows, integers, outcome, prompt_key, succe
 from harness.metrics.value import Maybe, Missing, mean
 
 LENGTH_LIMIT = 0.01
+LOOPING = 0.5
 
 
 def error_rate(rows: Rows) -> Maybe:
@@ -72,3 +74,40 @@ def length_parity(plain: Rows, arm: Rows) -> LengthParity | Missing:
 
 def _pair_key(row: Row) -> tuple[int, int, str, str]:
     return int(row["block"]), int(row["concurrency"]), *prompt_key(row)
+
+
+def looping_share(rows: Rows) -> Maybe:
+    """Share of successful requests that loop: more than half of their 4-grams occurred before in them."""
+    scores = [repetition_score(row) for row in succeeded(rows)]
+    return mean([score if isinstance(score, Missing) else float(score > LOOPING) for score in scores])
+
+
+def accuracy(grades: Rows) -> Maybe:
+    """Share of the checked answers that are right."""
+    return mean([float(grade["correct"]) for grade in grades]) if grades else Missing("not_graded")
+
+
+@dataclass(frozen=True, slots=True)
+class Worse:
+    """Prompts on which only the arm fails, or only plain, of `prompts` compared. A prompt fails when most of its blocks do."""
+
+    arm_only: int
+    plain_only: int
+    prompts: int
+
+    @property
+    def marked(self) -> bool:
+        """Whether the arm is worse: a one-sided sign test over the prompts that differ gives under 5 %, or a quarter of all
+        prompts, two at least, is lost on balance."""
+        lost, differ = self.arm_only - self.plain_only, self.arm_only + self.plain_only
+        by_chance = sum(comb(differ, k) for k in range(self.arm_only, differ + 1)) / 2**differ
+        return lost > 0 and (by_chance < 0.05 or (lost >= 2 and lost >= self.prompts / 4))
+
+
+def worse(arm: Mapping[tuple[str, str], Sequence[bool]], plain: Mapping[tuple[str, str], Sequence[bool]]) -> Worse | Missing:
+    """Compare failures by prompt: per prompt the failures of its blocks, over the prompts that both arms have."""
+    both = arm.keys() & plain.keys()
+    if not both:
+        return Missing("no_pairs")
+    pairs = [(2 * sum(arm[p]) > len(arm[p]), 2 * sum(plain[p]) > len(plain[p])) for p in both]
+    return Worse(sum(a and not b for a, b in pairs), sum(b and not a for a, b in pairs), len(pairs))

@@ -1,0 +1,130 @@
+"""Greedy text against plain's: where it first differs, whether that is arithmetic or a fault, and how often plain differs too.
+
+A token is a near tie when the target's own logit for it, in one pass over the arm's text, lies within `NEAR_TIE` of the best:
+another order of summation may choose it. Any other token is none that the target would choose, and suspect.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Literal
+
+import numpy as np
+
+from harness.metrics import Maybe, Missing, Row, Rows, integers, prompt_key, succeeded
+
+# In logits. Near 20 they have a spacing of 2e-6 in float32, 0.016 in float16, 0.125 in bfloat16; sums over layers lose more.
+NEAR_TIE = {"float32": 1e-3, "float16": 0.1, "bfloat16": 0.5}
+
+Kind = Literal["numeric", "suspect", "unclassified"]
+Place = tuple[int, str, str]  # concurrency, prompt set, prompt
+
+
+@dataclass(frozen=True, slots=True)
+class Divergence:
+    """A request of an arm that differs from plain's: the first position that does, and why. Position 0 is the first token."""
+
+    block: int
+    place: Place
+    position: int
+    kind: Kind
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Requests compared with plain's of the same block, and those that differ. `floor` is the earliest position per prompt at
+    which plain differs from itself between boots, null where it never does; empty with a single boot."""
+
+    compared: int
+    found: tuple[Divergence, ...]
+    floor: Mapping[Place, int | None]
+
+    @property
+    def identical(self) -> int:
+        return self.compared - len(self.found)
+
+    def count(self, kind: Kind) -> int:
+        return sum(d.kind == kind for d in self.found)
+
+    @property
+    def below_floor(self) -> int:
+        """Differences that come earlier than any between two boots of plain on the same prompt."""
+        return sum(self.floor.get(d.place) is None or d.position < (self.floor[d.place] or 0) for d in self.found)
+
+    @property
+    def median_position(self) -> Maybe:
+        return float(np.median([d.position for d in self.found])) if self.found else Missing("no_pairs")
+
+    @property
+    def floor_identical(self) -> int:
+        """Prompts on which plain never differs from itself."""
+        return sum(position is None for position in self.floor.values())
+
+    @property
+    def verdict(self) -> Literal["identical", "numeric", "within the floor", "suspect", "differs"]:
+        """`numeric`: all differences are near ties. `within the floor`: none comes earlier than plain's own. `differs`: some
+        do, and nobody could say what the target would have chosen there."""
+        if not self.found:
+            return "identical"
+        if self.count("suspect"):
+            return "suspect"
+        if self.count("numeric") == len(self.found):
+            return "numeric"
+        return "within the floor" if self.floor and not self.below_floor else "differs"
+
+
+def first_difference(one: list[int], other: list[int]) -> int | None:
+    """Position of the first token that differs, the shorter length where one text ends early, null for equal texts."""
+    differs = next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), None)
+    return differs if differs is not None else None if len(one) == len(other) else min(len(one), len(other))
+
+
+def compare_texts(arm: Rows, plain: Rows, twin: Rows, replays: Rows, greedy: bool, dtype: str) -> Identity | Missing:
+    """Measured requests of an arm against plain's of the same block. `twin` is a second plain arm or nothing; `replays` are the
+    replay rows of the run. Refused when decoding is sampled."""
+    if not greedy:
+        return Missing("not_greedy")
+    theirs = {(int(row["block"]), place(row)): integers(row["token_ids"]) for row in succeeded(plain)}
+    deficits = {str(row["request_id"]): row["deficits"] for row in replays}
+    compared, found = 0, []
+    for row in succeeded(arm):
+        text = theirs.get((int(row["block"]), place(row)))
+        if text is None:
+            continue
+        compared += 1
+        position = first_difference(integers(row["token_ids"]), text)
+        if position is not None:
+            kind = _kind(position, len(integers(row["token_ids"])), deficits.get(str(row["request_id"])), NEAR_TIE[dtype])
+            found.append(Divergence(int(row["block"]), place(row), position, kind))
+    return Identity(compared, tuple(found), floor_of(plain, twin)) if compared else Missing("no_pairs")
+
+
+def _kind(position: int, length: int, deficits: Iterable[float] | None, limit: float) -> Kind:
+    if position >= length:
+        return "suspect"  # it ended where plain went on, and no stop token told it to: that would have differed itself
+    if deficits is None:
+        return "unclassified"
+    return "numeric" if list(deficits)[position] <= limit else "suspect"
+
+
+def floor_of(plain: Rows, twin: Rows) -> dict[Place, int | None]:
+    """Per prompt the earliest difference between boots of plain, in order of blocks, and between plain and its twin in a block.
+
+    Prompts that were asked in one boot only are not in it.
+    """
+    texts: dict[Place, list[list[int]]] = {}
+    for row in sorted(succeeded([*plain, *twin]), key=lambda r: int(r["block"])):
+        texts.setdefault(place(row), []).append(integers(row["token_ids"]))
+    floor: dict[Place, int | None] = {}
+    for where, boots in texts.items():
+        if len(boots) > 1:
+            positions = [p for one, other in pairwise(boots) if (p := first_difference(one, other)) is not None]
+            floor[where] = min(positions, default=None)
+    return floor
+
+
+def place(row: Row) -> Place:
+    """What a text is compared at: concurrency, prompt set, prompt."""
+    return int(row["concurrency"]), *prompt_key(row)

@@ -1,0 +1,30 @@
+"""Text sections of a report, in their order: the printed report and the page show the same lines, and leave out an empty one.
+
+To add one: write a function that yields lines from a run, and name it here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+from harness.report.run import FinishedRun
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A heading and the lines below it; `lines` yields nothing when the run has nothing to say. `key` is the page's anchor."""
+
+    key: str
+    title: str
+    lines: Callable[[FinishedRun], Iterable[str]]
+
+
+SECTIONS: tuple[Section, ...] = ()
+
+
+def sections(run: FinishedRun) -> Iterator[tuple[Section, list[str]]]:
+    """Every section that has lines, with them."""
+    for section in SECTIONS:
+        if lines := list(section.lines(run)):
+            yield section, lines

@@ -50,7 +50,7 @@ CONCURRENCY_LIST = re.compile(r"concurrency=\s*(\d+(?:\s*,\s*\d+)+)\s*")
 class ComposedRun:
     """A judged run with what it came from. `yaml` is the resolved configuration: saved with the results, it is the experiment.
 
-    `config_hash` is the sha256 of the canonical JSON of `run` without `published` (sorted keys, no spaces).
+    `config_hash` is the sha256 of the canonical JSON of `run` without `published` and nulls (sorted keys, no spaces).
     """
 
     run: Run
@@ -82,9 +82,13 @@ def judge(config: DictConfig, rig: str, overrides: Sequence[str] = ()) -> Compos
 
 
 def composed_of(run: Run, rig: str, overrides: Sequence[str] = ()) -> ComposedRun:
-    """A judged run with its YAML and hash. What was published about a rig is saved with it and is not in the hash."""
+    """A judged run with its YAML and hash.
+
+    What was published about a rig is saved with it and is not in the hash. Nor is a null: a field that a later version adds, null
+    where nobody sets it, leaves the experiment what it was.
+    """
     plain = run.model_dump(mode="json", exclude=None if run.published else {"published"})
-    experiment = {key: value for key, value in plain.items() if key != "published"}
+    experiment = run.model_dump(mode="json", exclude={"published"}, exclude_none=True)
     canonical = json.dumps(experiment, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     text = yaml.safe_dump(plain, sort_keys=False, allow_unicode=True, width=120)
     return ComposedRun(run, text, hashlib.sha256(canonical.encode()).hexdigest(), rig, tuple(overrides))

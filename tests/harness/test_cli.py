@@ -12,7 +12,7 @@ from rich.console import Console
 from harness import cli, plan
 from harness.compose import ComposedRun
 from harness.engines.base import EngineError
-from harness.rigs import ROOT
+from harness.rigs import ROOT, list_published, list_rigs
 from harness.sweep import quiet
 
 
@@ -62,7 +62,9 @@ def test_the_module_is_the_command() -> None:
 def test_rigs_are_listed_one_line_each(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["rigs"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines] == ["cpu_smollm2", "h200_qwen27b", "smoke"]
+    names = [line.split()[0] for line in lines]
+    assert {"cpu_smollm2", "h200_qwen27b", "smoke", "published/h200_qwen27b_card"} <= set(names)
+    assert names == [name for name, _ in (*list_rigs(), *list_published())]
     assert all(len(line.split()) > 3 for line in lines)
 
 

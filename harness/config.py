@@ -111,11 +111,19 @@ class Checkpoint(Model):
     size: Size | None = None
 
 
+class Tuned(Model):
+    """Where a draft budget comes from: the best of arm `of` at these concurrency levels, in the budget sweep `run`."""
+
+    of: str
+    at: tuple[Positive, ...]
+    run: str
+
+
 class Arm(Model):
     """The one variable: a drafter and its budget (drafts offered per verification, the anchor not counted).
 
-    `drafter` null is plain decoding. `method` names the family for engines that bring their own drafters.
-    """
+    `drafter` null is plain decoding. `method` names the family for engines that bring their own drafters. The budget sweep sets
+    `tuned`, never a rig."""
 
     method: str
     drafter: DottedPath | None
@@ -124,6 +132,7 @@ class Arm(Model):
     draft_budget: Positive | None = None
     options: dict[str, str | int | float | bool | None] = {}
     label: str
+    tuned: Tuned | None = None
 
     @model_validator(mode="after")
     def _is_coherent(self) -> Arm:
@@ -148,6 +157,7 @@ class Workload(Model):
     """What is asked. `stop` natural ends at a stop token; fixed ignores it and is labelled so everywhere.
 
     `template_options` go to the model's chat template with every prompt (`enable_thinking: false`), the same for every arm.
+    `skip_prompts` leaves the first prompts of every set to another run: the budget sweep asks none that is measured.
     """
 
     name: str
@@ -156,6 +166,7 @@ class Workload(Model):
     system_prompt: str | None = None
     template_options: dict[str, str | int | float | bool | None] = {}
     seed: int = Field(ge=0)
+    skip_prompts: int = Field(0, ge=0)
 
 
 class Sampler(Model):
@@ -173,6 +184,9 @@ class Protocol(Model):
     A cell asks `max(prompts_per_set, waves * concurrency)` distinct prompts of one set. `load` closed keeps `concurrency`
     requests in flight; open sends at `rate_rps` requests per second whatever comes back. `max_tokens_cap` shortens every answer
     for a quick look; null leaves each prompt set's own limit. `Run.max_tokens` applies it, the same for every arm.
+
+    After the cells of a serving, untimed: `width_rounds` rounds of the width sweep, `replays_per_set` requests of every prompt
+    set read again by teacher forcing, and answers checked: the numbers, or all, which runs functions that the model wrote.
     """
 
     name: str
@@ -186,6 +200,9 @@ class Protocol(Model):
     rate_rps: float | None = Field(None, gt=0)
     request_timeout_s: float = Field(gt=0)
     sample_period_s: float = Field(gt=0)
+    width_rounds: int = Field(0, ge=0)
+    replays_per_set: int = Field(0, ge=0)
+    check_answers: Literal["none", "numbers", "all"] = "none"
 
     @model_validator(mode="after")
     def _open_load_has_a_rate(self) -> Protocol:
@@ -195,7 +212,8 @@ class Protocol(Model):
 
 
 class Run(Model):
-    """One comparison: all arms, plain included, take turns in every block, at every concurrency level."""
+    """One comparison: all arms, plain included, take turns in every block, at every concurrency level. With `best_budget`
+    drafters are also measured at their own best budget of `budget_candidates`, chosen on other prompts."""
 
     name: str
     summary: str
@@ -204,6 +222,8 @@ class Run(Model):
     engine: Engine
     target: Target
     draft_budget: Positive
+    best_budget: bool = False
+    budget_candidates: tuple[Positive, ...] = ()
     concurrency: tuple[Positive, ...] = Field(min_length=1)
     sampler: Sampler
     arms: dict[str, Arm]
@@ -220,6 +240,8 @@ class Run(Model):
     def _is_a_comparison(self) -> Run:
         if not any(arm.method == "plain" for arm in self.arms.values()):
             raise ValueError("arms: a run is a comparison and needs a plain arm")
+        if self.best_budget and not self.budget_candidates:
+            raise ValueError("budget_candidates: best_budget=true needs draft budgets to try, such as [1,2,3,5,7]")
         cap = self.engine.max_running_requests
         if max(self.concurrency) > cap:
             raise ValueError(

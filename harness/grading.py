@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from harness.gates.answers import number_given, program, same_number
 from harness.gates.sandbox import Outcome, run_program
@@ -16,8 +16,9 @@ from harness.metrics import Row, integers, outcome
 from harness.workloads import Prompt, load_set
 
 
+@runtime_checkable
 class Decoder(Protocol):
-    """Token ids to text."""
+    """Token ids to text, without the tokens that end an answer."""
 
     def decode(self, token_ids: Sequence[int]) -> str: ...
 

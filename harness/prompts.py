@@ -26,7 +26,8 @@ class WorkloadPrompts:
 
     def measured(self, prompt_set: PromptSet, concurrency: int) -> Sequence[Asked]:
         data = load_set(prompt_set.set)
-        chosen = select(data, prompt_count(self._run.protocol, concurrency), self._run.workload.seed)
+        skip = self._run.workload.skip_prompts
+        chosen = select(data, skip + prompt_count(self._run.protocol, concurrency), self._run.workload.seed)[skip:]
         return [self._render(prompt_set.set, prompt, prompt_set.depth, data.entry.content_class) for prompt in chosen]
 
     def warmup(self, prompt_set: PromptSet, count: int) -> Sequence[Asked]:
@@ -34,6 +35,10 @@ class WorkloadPrompts:
         chosen = warmup_prompts(min(count, len(load_set(name).prompts)), self._run.workload.seed, prompt_set.depth)
         prompts = [self._render(name, prompt, prompt_set.depth, prompt.content_class) for prompt in chosen]
         return list(islice(cycle(prompts), count))
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """The text of an answer, without the tokens that end it."""
+        return self._tokenizer.decode([token for token in token_ids if token not in self.stop_ids])
 
     def _render(self, set_name: str, prompt: Prompt, depth: int | None, content_class: str) -> Asked:
         key = (set_name, prompt.id, depth)

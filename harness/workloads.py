@@ -155,7 +155,7 @@ def _set_problems(run: Run, key: str, prompt_set: PromptSet) -> list[str]:
     except ValueError as problem:
         return [f"{key}.set: {problem}"]
     problems = []
-    needed = prompt_count(run.protocol, max(run.concurrency))
+    needed = run.workload.skip_prompts + prompt_count(run.protocol, max(run.concurrency))
     if needed > len(data.prompts):
         problems.append(f"{key}.set: {_too_few(data.name, needed, len(data.prompts))}")
     composed = data.entry.context_file is not None

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
+from harness.audit import cli as audit_cli
 from harness.cli_published import add_commands
 
 if TYPE_CHECKING:
@@ -111,6 +112,10 @@ def _parser() -> argparse.ArgumentParser:
     _add_results(report)
     report.set_defaults(command=_report)
     add_commands(lambda name, text, examples: _command(commands, name, text, examples))
+    audit = _command(commands, "audit", "say what else moved between two rigs, runs or launch commands", audit_cli.EXAMPLES)
+    audit_cli.add_arguments(audit)
+    _add_results(audit)
+    audit.set_defaults(command=lambda args: audit_cli.run(args, console()))
     return parser
 
 

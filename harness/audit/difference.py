@@ -1,0 +1,152 @@
+"""One factor that two accounts do not share: what kind of difference it is, why, and what to do.
+
+Classes and remedies are those of `harness.control.factors`. What is particular to commands and publications:
+
+- The one variable is the drafter. Between two drafters another budget confounds; with one drafter the budget is the variable.
+- A factor of class `implied` that somebody set by hand was not moved by the engine: it confounds.
+- What one command sets and the other does not has moved, unless the stated release's default says otherwise.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from harness.audit.account import Account, Fact
+from harness.control.factors import class_of, is_draft, remedy, table
+from harness.control.findings import Finding
+
+Kind = Literal["treatment", "implied", "confounder", "unknown", "note"]
+ENGINE_MOVED = frozenset({"implied", "supposed", "found"})
+ONE_SIDE_NO_RELEASE = "set on one side only, and the release is not stated"
+BUDGET_REMEDY = "give both the same budget, or show each drafter at its best in a second table"
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A factor that is not equal, not stated, or not allowed. A null side says nothing of it."""
+
+    factor: str
+    kind: Kind
+    a: Fact | None
+    b: Fact | None
+    why: str
+    remedy: str
+
+    def finding(self) -> Finding | None:
+        """As the verdict takes it; the treatment is no finding."""
+        return None if self.kind == "treatment" else Finding(self.factor, self.kind, shown(self.a), shown(self.b), self.remedy)
+
+
+def shown(fact: Fact | None) -> str:
+    return "not stated" if fact is None else str(fact)
+
+
+def difference(name: str, a: Account, b: Account) -> Difference | None:
+    """What two sides say of one factor, or null where there is nothing to say."""
+    one, two = a.facts.get(name), b.facts.get(name)
+    if is_draft(name) and name != "method" and (a.is_plain or b.is_plain):
+        fact = one or two
+        is_told = fact is not None and fact.value is not None and a.is_plain != b.is_plain
+        return Difference(name, "treatment", one, two, "only the side that drafts has it", "-") if is_told else None
+    if one is None or two is None:
+        return _one_sided(name, a, b, one, two)
+    if one.value == two.value and isinstance(one.value, bool) == isinstance(two.value, bool):
+        return _equal(name, a, b, one, two)
+    kind, why = _kind(name, a, b, one, two)
+    return Difference(name, kind, one, two, why, _remedy(name, kind, one, two))
+
+
+def _equal(name: str, a: Account, b: Account, one: Fact, two: Fact) -> Difference | None:
+    """Equal, and yet not held: a budget that nobody states, or a value set on one side and only supposed on the other."""
+    if name == "draft_budget" and one.value is None and is_swapped(a, b):
+        return Difference(name, "unknown", one, two, one.where, "state the budget of both")
+    if {one.origin, two.origin} == {"stated", "supposed"} and one.value is not None:
+        return Difference(
+            name, "confounder", one, two, "set on one side only, and the release is not stated", _set_on_both(name)
+        )
+    return None
+
+
+def is_swapped(a: Account, b: Account) -> bool:
+    """Whether the two sides have different drafters. Native MTP has no weights of its own to differ in."""
+    weights = [side.value("draft_checkpoint_hash") if side.method != "mtp" else None for side in (a, b)]
+    return a.method != b.method or (None not in weights and weights[0] != weights[1])
+
+
+def _kind(name: str, a: Account, b: Account, one: Fact, two: Fact) -> tuple[Kind, str]:
+    origins = {one.origin, two.origin}
+    if name == "draft_budget":
+        return _budget(a, b, one, two)
+    if is_draft(name) and (class_of(name) == "treatment" or name.startswith("draft_options.")):
+        return "treatment", "the drafter and its options"
+    if origins == {"supposed"}:
+        return "unknown", f"the release is not stated; in the one that was read: {one.where}"
+    if "supposed" in origins and "stated" in origins:
+        return "confounder", ONE_SIDE_NO_RELEASE
+    kind = class_of(name)
+    if kind == "confounder" and name not in table() and "implied" in origins:
+        return "implied", _rule(one, two)
+    if kind == "implied" and not (origins & ENGINE_MOVED and is_swapped(a, b)):
+        return "confounder", "set by hand: the engine did not move it because of the drafter"
+    return kind, _rule(one, two) if "implied" in origins else _why(name)
+
+
+def _budget(a: Account, b: Account, one: Fact, two: Fact) -> tuple[Kind, str]:
+    if one.value is None or two.value is None:
+        return "unknown", (one if one.value is None else two).where
+    if is_swapped(a, b):
+        return "confounder", "the budget moved with the drafter"
+    return "treatment", "the same drafter with another budget"
+
+
+def _rule(one: Fact, two: Fact) -> str:
+    return next(fact.where for fact in (two, one) if fact.origin in ("implied", "supposed"))
+
+
+def _one_sided(name: str, a: Account, b: Account, one: Fact | None, two: Fact | None) -> Difference | None:
+    fact, silent = (one, b) if one is not None else (two, a)
+    if fact is None or fact.value is None:
+        return None
+    if is_draft(name) and (class_of(name) == "treatment" or name.startswith("draft_options.")) and is_swapped(a, b):
+        return Difference(name, "treatment", one, two, "the drafter and its options", "-")
+    if fact.origin == "found" and silent.source != "results":
+        return Difference(name, "note", one, two, "only a run can tell", "-")
+    if fact.origin in ("implied", "supposed", "default"):
+        return _moved_on_one_side(name, one, two, fact)
+    if a.source == b.source == "command":
+        return Difference(name, "confounder", one, two, "set on one side only", _set_on_both(name))
+    why = "its source does not state it" if name in silent.unstated else f"the {silent.source} does not state it"
+    return Difference(name, "unknown", one, two, why, f"find out, or state {name} on both sides")
+
+
+def _moved_on_one_side(name: str, one: Fact | None, two: Fact | None, fact: Fact) -> Difference | None:
+    """An engine's own doing that the other side does not have at all."""
+    if fact.origin == "default":
+        return None
+    kind: Kind = "unknown" if fact.origin == "supposed" else "implied" if name not in table() else class_of(name)
+    return Difference(name, kind, one, two, fact.where, _remedy(name, kind, fact, fact))
+
+
+def _why(name: str) -> str:
+    return table()[name].why if name in table() else "it is not the drafter's"
+
+
+def why_it_matters(name: str) -> str:
+    """Why a factor that nobody states leaves the question open."""
+    return {"machine": "another machine is another rig", "target": "another target is another model"}.get(name) or _why(name)
+
+
+def _remedy(name: str, kind: Kind, one: Fact, two: Fact) -> str:
+    if kind == "treatment":
+        return "-"
+    if name == "draft_budget":
+        return BUDGET_REMEDY
+    if "supposed" in (one.origin, two.origin):
+        return f"state the release (--version-a, --version-b), or pin {name} on both sides"
+    return remedy(name) if name in table() else f"make {name} equal"
+
+
+def _set_on_both(name: str) -> str:
+    bare = name.removeprefix("flag.").removeprefix("env.")
+    return f"set {bare} on both sides, or state the release whose default it is"

@@ -1,0 +1,178 @@
+"""From flags and environment to canonical factors, by the meaning table of an engine (`engines/<engine>.yaml`)."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
+from typing import Any, Literal
+
+import yaml
+from pydantic import Field
+
+from harness.audit.account import Fact, Origin, Scalar
+from harness.audit.flags import FOLDER, Given, Kind
+from harness.config import Model
+
+HIDDEN = "(hidden)"
+SECRET_ENV = re.compile(r"TOKEN|SECRET|PASSWORD|API_?KEY")
+HARMLESS_ENV = (
+    "HF_HOME",
+    "HF_HUB_OFFLINE",
+    "HF_HUB_CACHE",
+    "HF_HUB_ENABLE_HF_TRANSFER",
+    "TRANSFORMERS_OFFLINE",
+    "PATH",
+    "HOME",
+)
+# Spellings of one precision. E4M3 is what plain `fp8` means on CUDA.
+DTYPES = {
+    "bf16": "bfloat16",
+    "half": "float16",
+    "f16": "float16",
+    "fp16": "float16",
+    "float": "float32",
+    "f32": "float32",
+    "fp8_e4m3": "fp8",
+}
+COUNT = re.compile(r"(-?\d+(?:\.\d+)?)([kmgtKMGT]?)")
+FACTORS_OF_1000 = "kmgt"
+
+
+class Meaning(Model):
+    """One flag, JSON key or variable: its factor and how its value is read."""
+
+    factor: str
+    how: Literal["text", "number", "tokens", "not", "dtype", "sizes", "upper", "count"] = "text"
+    values: dict[str, Scalar] = Field({})
+
+
+class MeaningTable(Model):
+    """The meaning of everything that an engine can be told, as far as it is known."""
+
+    factors: dict[str, Meaning]
+    json_keys: dict[str, Meaning]
+    env: dict[str, Meaning]
+    harmless: frozenset[str]
+    secret: frozenset[str]
+    harmless_env: frozenset[str]
+    cumulative: frozenset[str] = frozenset()
+    other_releases: dict[str, Kind] = Field({})
+
+
+@cache
+def meaning_table(engine: str) -> MeaningTable:
+    """The table of one engine. Raises ValueError that names a broken entry."""
+    data = yaml.safe_load((FOLDER / f"{engine}.yaml").read_text("utf-8"))
+    data["json_keys"] = data.pop("json")
+    for part in ("factors", "json_keys", "env"):
+        data[part] = {name: {"how": entry.pop("as", "text"), **entry} for name, entry in data[part].items()}
+    return MeaningTable.model_validate(data)
+
+
+def read(meaning: Meaning, value: Any, token: str) -> Scalar:
+    """A value in canonical form. Raises ValueError that names the token when it is not what the flag takes."""
+    text = " ".join(value) if isinstance(value, tuple) else str(value)
+    if text in meaning.values:
+        return meaning.values[text]
+    if meaning.how == "sizes":
+        return sizes(value, token)
+    if isinstance(value, bool):
+        return not value if meaning.how == "not" else value
+    if not isinstance(value, str | int | float | tuple) or text.startswith("$"):
+        return text if isinstance(value, str) else json.dumps(value, sort_keys=True)
+    return _read_text(meaning.how, text, token)
+
+
+def _read_text(how: str, text: str, token: str) -> Scalar:
+    match how:
+        case "number":
+            return number(text, token)
+        case "tokens":
+            return tokens(text, token)
+        case "dtype":
+            return DTYPES.get(text.lower(), text.lower())
+        case "upper":
+            return text.upper()
+        case "count":
+            return len([part for part in text.split(",") if part.strip()])
+        case "not":
+            raise ValueError(f"{token}: takes no value, got '{text}'; remove it")
+    return text
+
+
+def number(text: str, token: str) -> int | float:
+    """A whole number where it is one. Raises ValueError that names the token."""
+    try:
+        return int(text)
+    except ValueError:
+        try:
+            found = float(text)
+        except ValueError:
+            raise ValueError(f"{token}: '{text}' is not a number") from None
+    if found != found or abs(found) == float("inf"):
+        raise ValueError(f"{token}: '{text}' is not a finite number")
+    return int(found) if found.is_integer() and abs(found) < 2**53 else found
+
+
+def tokens(text: str, token: str) -> Scalar:
+    """A count that may end in k, m, g (thousands) or K, M, G (powers of 1024). `auto` stays. Raises ValueError."""
+    if text in ("auto", "-1"):
+        return None
+    match = COUNT.fullmatch(text)
+    if match is None:
+        raise ValueError(f"{token}: '{text}' is not a count; write 8192, 8k or 8K")
+    power = FACTORS_OF_1000.find(match[2].lower()) + 1 if match[2] else 0
+    base = 1000 if match[2].islower() else 1024
+    return number(match[1], token) if not power else int(float(match[1]) * base**power)
+
+
+def sizes(value: Any, token: str) -> str:
+    """A list of sizes, however written, as sorted JSON. Raises ValueError that names the token."""
+    text = " ".join(value) if isinstance(value, tuple) else str(value)
+    parts = [part for part in re.split(r"[\s,\[\]]+", text) if part]
+    return json.dumps(sorted({int(number(part, token)) for part in parts}))
+
+
+def facts_of(engine: str, flags: Mapping[str, Given], origin: Origin = "stated") -> dict[str, Fact]:
+    """Facts of flags that are not about speculation. One that has no meaning in the table is a fact of its own name."""
+    table, found = meaning_table(engine), {}
+    for name, given in flags.items():
+        if name in table.harmless or name in table.secret:
+            continue
+        meaning = table.factors.get(name, Meaning(factor=f"flag.{name}"))
+        value = read(meaning, given.value, given.token)
+        if value is not None or meaning.factor not in found:
+            found[meaning.factor] = Fact(value, origin, given.token)
+    return found
+
+
+def json_facts(engine: str, name: str, data: Mapping[str, Any], token: str) -> dict[str, Fact]:
+    """Facts of one JSON flag, key by key; a key without meaning is a fact of its own name."""
+    found, table = {}, meaning_table(engine)
+    for key, value in data.items():
+        meaning = table.json_keys.get(f"{name}.{key}", Meaning(factor=f"flag.{name}.{key}"))
+        found[meaning.factor] = Fact(read(meaning, value, f"{token} {key}"), "stated", f"{token} {key}")
+    return found
+
+
+def env_facts(engine: str, env: Mapping[str, str]) -> dict[str, Fact]:
+    """Facts of environment variables; one without meaning is `env.<NAME>`. Harmless and secret ones are left out."""
+    table, found = meaning_table(engine), {}
+    for name, value in env.items():
+        if name in (*HARMLESS_ENV, *table.harmless_env) or SECRET_ENV.search(name):
+            continue
+        meaning = table.env.get(name, Meaning(factor=f"env.{name}"))
+        found[meaning.factor] = Fact(read(meaning, value, name), "stated", name)
+    return found
+
+
+def harmless_of(engine: str, flags: Iterable[Given]) -> Iterator[tuple[str, str]]:
+    """Flags that do not touch decoding, with what they say; secrets are not shown."""
+    table = meaning_table(engine)
+    for given in flags:
+        if given.name in table.secret:
+            yield given.name, HIDDEN
+        elif given.name in table.harmless:
+            yield given.name, " ".join(given.value) if isinstance(given.value, tuple) else str(given.value)

@@ -1,0 +1,175 @@
+"""What a command says of speculation: family of the drafter, budget and rules, per engine.
+
+The budget is translated once: drafts offered per verification, the anchor not counted. vLLM's K and llama.cpp's n-max are that;
+SGLang counts the anchor (`num_draft_tokens` - 1), except DSpark's `block_size`, which does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from harness.audit.account import Fact, Scalar
+from harness.audit.flags import Given, parsed_json
+from harness.audit.meaning import json_facts, number
+
+Facts = dict[str, Fact]
+SERIAL = ("eagle", "eagle3", "mtp", "draft_model")
+
+
+def vllm(flags: Mapping[str, Given], nested: Mapping[str, Mapping[str, Any]], env: Mapping[str, str]) -> Facts:
+    """`--speculative-config` JSON, its dotted keys, and the three short flags. Raises ValueError that names the token."""
+    token = "--speculative-config"
+    config: dict[str, Any] = {}
+    if (given := flags.get("speculative-config")) and isinstance(given.value, str):
+        token, config = given.token, parsed_json(given.value, given.token)
+    config = {**config, **nested.get("speculative-config", {})}
+    for short, key in (("spec-method", "method"), ("spec-model", "model"), ("spec-tokens", "num_speculative_tokens")):
+        if short in flags:
+            config[key] = flags[short].value
+    for old, key in (("speculative-model", "model"), ("num-speculative-tokens", "num_speculative_tokens")):
+        if old in flags:
+            config[key] = flags[old].value
+    return _vllm_config(config, token) if config else {}
+
+
+def _vllm_config(config: dict[str, Any], token: str) -> Facts:
+    method = _vllm_method(config)
+    facts = {"method": Fact(method, "stated", token)}
+    if (budget := config.pop("num_speculative_tokens", None)) is not None:
+        facts["draft_budget"] = Fact(number(str(budget), f"{token} num_speculative_tokens"), "stated", token)
+    else:
+        facts["draft_budget"] = Fact(None, "default", "the drafter's checkpoint decides")
+    if (model := config.pop("model", None)) is not None:
+        facts["draft_checkpoint_hash"] = Fact(str(model), "stated", token)
+    rule = str(config.pop("rejection_sample_method", "standard"))
+    facts["verify_rule"] = Fact(rule, "stated", token)
+    if rule == "synthetic" or any(key.startswith("synthetic_acceptance") for key in config):
+        facts["synthetic_acceptance"] = Fact(_synthetic(config), "stated", token)
+    schedule = config.pop("num_speculative_tokens_per_batch_size", None)
+    if config.pop("enable_adaptive_verification", False) or schedule:
+        facts["adaptive_budget"] = Fact(True, "stated", token)
+    for key in [key for key in config if key.startswith(("prompt_lookup", "dspark_", "suffix_"))]:
+        facts[f"draft_options.{key}"] = Fact(_scalar(config.pop(key)), "stated", token)
+    return {**json_facts("vllm", "speculative-config", config, token), **facts}
+
+
+def _vllm_method(config: dict[str, Any]) -> str:
+    """The family as vLLM resolves it; a model without a method is a draft model, or n-gram by its old name."""
+    method, model = config.pop("method", None), str(config.get("model", ""))
+    if method is None:
+        return "ngram" if model in ("ngram", "[ngram]") else "draft_model"
+    if str(method).endswith("mtp"):
+        return "mtp"
+    return "ngram" if method == "ngram_gpu" else str(method)
+
+
+def _synthetic(config: dict[str, Any]) -> Scalar:
+    found = {key: config.pop(key) for key in list(config) if key.startswith("synthetic_acceptance")}
+    return _scalar(next(iter(found.values()), "synthetic"))
+
+
+def _scalar(value: Any) -> Scalar:
+    return value if isinstance(value, str | int | float | bool) or value is None else str(value)
+
+
+SGLANG_METHODS = {
+    "EAGLE3": "eagle3",
+    "STANDALONE": "draft_model",
+    "NGRAM": "ngram",
+    "DFLASH": "dflash",
+    "DSPARK": "dspark",
+    "NEXTN": "mtp",
+}
+
+
+def sglang(flags: Mapping[str, Given], nested: Mapping[str, Mapping[str, Any]], env: Mapping[str, str]) -> Facts:
+    """`--speculative-*`. Raises ValueError that names the token."""
+    if (given := flags.get("speculative-algorithm")) is None:
+        return {}
+    algorithm, token = str(given.value).upper(), given.token
+    checkpoint = flags.get("speculative-draft-model-path")
+    method = SGLANG_METHODS.get(algorithm, algorithm.lower())
+    if algorithm in ("EAGLE", "FROZEN_KV_MTP"):
+        method = "eagle" if checkpoint and algorithm == "EAGLE" else "mtp"  # without weights of its own it is the target's MTP
+    facts = {"method": Fact(method, "stated", token), **_sglang_budget(algorithm, flags)}
+    if checkpoint:
+        facts["draft_checkpoint_hash"] = Fact(str(checkpoint.value), "stated", checkpoint.token)
+    rule = "block" if "speculative-use-block-verification" in flags else "standard"
+    if method in ("eagle", "eagle3", "mtp", "draft_model") and rule == "standard":
+        sampled = flags.get("speculative-use-rejection-sampling")
+        rule = "standard" if sampled and sampled.value else "target_only"
+    facts["verify_rule"] = Fact(rule, "stated", "--speculative-use-*")
+    if method == "ngram":
+        facts["draft_memory"] = Fact("serving", "implied", "SGLang's n-gram corpus lasts across requests until it is flushed")
+    return facts
+
+
+SGLANG_NGRAM_TOKENS, SGLANG_NGRAM_BREADTH = 12, 10  # its defaults
+LEFT_TO_CHECKPOINT = "the drafter's checkpoint decides"
+LEFT_TO_ENGINE = "the engine takes 3, or 7 for Llama targets, when nothing is set"
+
+
+def _sglang_budget(algorithm: str, flags: Mapping[str, Given]) -> Facts:
+    """Drafts per verification by the algorithm's own flags, with depth and width where drafting is serial or a tree."""
+
+    def of(name: str) -> int | None:
+        given = flags.get(f"speculative-{name}")
+        return None if given is None else int(number(str(given.value), given.token))
+
+    tokens, steps, width = of("num-draft-tokens"), of("num-steps"), of("eagle-topk")
+    if algorithm == "DSPARK" and (block := of("dspark-block-size")):
+        return _budget(block, "--speculative-dspark-block-size", LEFT_TO_CHECKPOINT)
+    if algorithm in ("DFLASH", "DSPARK"):
+        block = tokens or of("dflash-block-size")
+        return _budget(block - 1 if block else None, "--speculative-num-draft-tokens less the anchor", LEFT_TO_CHECKPOINT)
+    if algorithm == "NGRAM":
+        breadth = of("ngram-max-bfs-breadth") or SGLANG_NGRAM_BREADTH
+        found = _budget((tokens or SGLANG_NGRAM_TOKENS) - 1, "--speculative-num-draft-tokens less the anchor", "")
+        return {**found, "draft_tree_width": Fact(breadth, "stated", "--speculative-ngram-max-bfs-breadth")}
+    found = _budget(steps if width == 1 and steps else tokens - 1 if tokens else None, "--speculative-num-*", LEFT_TO_ENGINE)
+    if steps is not None:
+        found["draft_depth"] = Fact(steps, "stated", "--speculative-num-steps")
+    if width is not None:
+        found["draft_tree_width"] = Fact(width, "stated", "--speculative-eagle-topk")
+    return found
+
+
+def _budget(drafts: int | None, token: str, unset: str) -> Facts:
+    return {"draft_budget": Fact(None, "default", unset) if drafts is None else Fact(drafts, "stated", token)}
+
+
+LLAMA_METHODS = {
+    "draft-simple": "draft_model",
+    "draft-eagle3": "eagle3",
+    "draft-mtp": "mtp",
+    "draft-dflash": "dflash",
+    "draft-dspark": "dspark",
+}
+LLAMA_BUDGETS = {"ngram-mod": ("spec-ngram-mod-n-max", 64), "ngram-simple": ("spec-ngram-simple-size-m", 48)}
+
+
+def llama_cpp(flags: Mapping[str, Given], nested: Mapping[str, Mapping[str, Any]], env: Mapping[str, str]) -> Facts:
+    """`--spec-type` and its budget. Raises ValueError that names the token."""
+    given = flags.get("spec-type")
+    types = [part for part in str(given.value).replace(",", " ").split() if part != "none"] if given else []
+    drafter = flags.get("spec-draft-model") or flags.get("spec-draft-hf")
+    if not types and not (drafter and given is None):
+        return {}
+    if given is None:
+        why = "chosen from the drafter's file; state --spec-type"
+        return {"method": Fact("auto", "implied", why), **_llama_budget(flags, "")}
+    method = "+".join("ngram" if kind.startswith("ngram") else LLAMA_METHODS.get(kind, kind) for kind in types)
+    facts = {"method": Fact(method, "stated", given.token), **_llama_budget(flags, types[0])}
+    if types[0].startswith("ngram"):
+        facts["draft_options.kind"] = Fact(types[0], "stated", given.token)
+    return facts
+
+
+def _llama_budget(flags: Mapping[str, Given], kind: str) -> Facts:
+    name, default = LLAMA_BUDGETS.get(kind, ("spec-draft-n-max", 3))
+    removed = flags.get("draft")
+    given = flags.get(name) or removed
+    if given is None:
+        return {"draft_budget": Fact(default, "default", f"--{name} of b11434")}
+    return {"draft_budget": Fact(number(str(given.value), given.token), "stated", given.token)}

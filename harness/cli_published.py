@@ -18,6 +18,17 @@ CLAIMS_EXAMPLES = """examples:
 key=a,b  one of these     key!=a,b  none of these     key~text  holds the text     key>=2  a number
 results/published/README.md documents the columns."""
 
+REPLAY_EXAMPLES = """examples:
+  samerig replay published/h200_qwen27b_card            as it stands, on a machine that has it
+  samerig replay published/h200_qwen27b_card --plan     what it would move, what is not stated, what is missing
+  samerig replay published/h200_qwen27b_card --substitute machine=auto target=smollm2 engine=reference
+  samerig replay results/cpu_smollm2-20260101-120000-0f345d
+                                                        somebody's run again: configuration, prompts, environment, numbers
+  samerig replay RIG_OR_RUN --measured results/mine     compare with a run that is measured already
+
+machine=auto is this machine; the name of an option may be shortened (target=smollm2). Every key that a substitution moves is
+listed. What does not exist here (a drafter for the substituted target, a prompt set) is left out by name."""
+
 
 def add_commands(add: Add) -> None:
     """Add the commands to a parser; `add` takes name, help and examples."""
@@ -27,6 +38,17 @@ def add_commands(add: Add) -> None:
     claims.add_argument("--csv", type=Path, metavar="FILE", help="write the rows to a file instead")
     claims.add_argument("--flags", action="store_true", help="list the flags")
     claims.set_defaults(command=_claims)
+    replay = add("replay", "run somebody else's rig or results, and compare with what was published", REPLAY_EXAMPLES)
+    replay.add_argument("what", metavar="RIG|RUN", help="name or file of a rig, or the folder of a run")
+    replay.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="Hydra overrides of the rig, listed as moved")
+    replay.add_argument("--substitute", nargs="+", default=[], metavar="KEY=VALUE", help="the same, with machine=auto")
+    replay.add_argument("--plan", action="store_true", help="say what would move and what is missing; run nothing")
+    replay.add_argument("--measured", type=Path, metavar="RUN", help="compare with this run instead of measuring one")
+    replay.add_argument("--fresh", action="store_true", help="start a new run even if an unfinished one could be resumed")
+    replay.add_argument(
+        "--results", type=Path, default=Path("results"), metavar="DIR", help="results folder (default: results)"
+    )
+    replay.set_defaults(command=_replay)
 
 
 def _claims(args: argparse.Namespace) -> int:
@@ -39,4 +61,64 @@ def _claims(args: argparse.Namespace) -> int:
         print(f"{args.csv}: {write_claims(args.conditions, args.csv)} claims")
     else:
         print_claims(args.conditions, args.limit, console())
+    return 0
+
+
+def _replay(args: argparse.Namespace) -> int:
+    from harness.replay import is_run
+
+    folder = is_run(args.what, args.results)
+    return _replay_run(args, folder) if folder else _replay_rig(args)
+
+
+def _replay_rig(args: argparse.Namespace) -> int:
+    from harness.cli import bench_and_report, console
+    from harness.plan import plan_run, print_plan, require_nothing_missing
+    from harness.published import published_of
+    from harness.replay import plan_replay
+    from harness.replay_claims import compare_claims
+    from harness.replay_show import print_claims, print_replay
+
+    out = console()
+    replay = plan_replay(args.what, [*args.overrides, *args.substitute])
+    published = published_of(replay.published.run)
+    print_replay(replay, published, out)
+    out.print()
+    plan = plan_run(replay.composed, args.results)
+    if args.plan:
+        print_plan(plan, out)
+        return 1 if plan.missing else 0
+    if args.measured is None:
+        require_nothing_missing(plan)
+    folder = args.measured or bench_and_report(replay.composed, args.results, args.fresh)
+    if published is not None:
+        out.print()
+        print_claims(compare_claims(published, folder), out)
+    return 0
+
+
+def _replay_run(args: argparse.Namespace, stored: Path) -> int:
+    from harness.cli import bench_and_report, console
+    from harness.compose import load_dotted
+    from harness.plan import plan_run, require_nothing_missing
+    from harness.prompts import WorkloadPrompts
+    from harness.replay_run import compare_runs, environment, hash_line, prompt_lines, stored_run
+    from harness.replay_show import print_repeated
+    from harness.report.run import read_run
+
+    if args.overrides or args.substitute:
+        raise ValueError("replay of a run: takes no substitutions; replay its rig with them, or bench its config.yaml")
+    out, composed, before = console(), stored_run(stored), read_run(stored)
+    out.print(f"[bold]replay of {stored.name}[/]")
+    out.print(hash_line(stored, composed), soft_wrap=True)
+    prompts = WorkloadPrompts(composed.run, load_dotted(composed.run.engine.adapter).tokenizer_folder(composed.run))
+    for line in prompt_lines(before, composed, prompts):
+        out.print(line, soft_wrap=True)
+    if args.plan:
+        return 0
+    if args.measured is None:
+        require_nothing_missing(plan_run(composed, args.results))
+    folder = args.measured or bench_and_report(composed, args.results, args.fresh)
+    after = read_run(folder)
+    print_repeated(environment(before, after), compare_runs(before, after), out)
     return 0

@@ -1,4 +1,4 @@
-"""The four tables, defined once: Arrow schemas, row validation and column documentation all derive from here.
+"""The five tables, defined once: Arrow schemas, row validation and column documentation all derive from here.
 
 Raw facts only. Whatever can be computed from a row is computed by `harness.metrics`, never stored.
 """
@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,21 @@ SERVINGS = Table(
         Column("client_lag_p50_ms", _F64, "event-loop lag of the load client, median", "ms", True),
         Column("client_lag_p99_ms", _F64, "event-loop lag of the load client, 99th percentile", "ms", True),
         Column("flags", pa.list_(_STR), "observations to tell beside the numbers; they do not forbid a comparison"),
-        Column("invalid", pa.list_(_STR), "reasons for which this serving may not be compared; empty when it may"),
+    ),
+)
+
+CELLS = Table(
+    "cells",
+    "One row per cell: what was seen around its window. One bad cell accuses no other.",
+    (
+        *_CELL_KEYS,
+        Column("started_ns", _I64, "when its first measured request was sent, monotonic clock", "ns"),
+        Column("ended_ns", _I64, "when its last measured request ended, monotonic clock", "ns"),
+        Column("warmup_batches", _I64, "batches of warm-up just before it; 0 where an earlier cell had warmed this level up"),
+        Column("warmed_up", _BOOL, "whether times had settled when the warm-up ended; null where there was none", "", True),
+        Column("counters", pa.map_(_STR, _I64), "engine counters over the measured window; absent keys were not reported"),
+        Column("client_lag_p99_ms", _F64, "event-loop lag of the load client in the window, 99th percentile", "ms", True),
+        Column("invalid", pa.list_(_STR), "reasons for which this cell may not be compared; empty when it may"),
     ),
 )
 
@@ -204,4 +218,4 @@ SAMPLES = Table(
     ),
 )
 
-TABLES = (SERVINGS, REQUESTS, STEPS, SAMPLES)
+TABLES = (SERVINGS, CELLS, REQUESTS, STEPS, SAMPLES)

@@ -2,29 +2,27 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 from harness import probe
-from harness.asked import Asked, Prompts
+from harness.asked import Prompts
 from harness.clock import now_ns, utc_now
-from harness.config import PromptSet, Run, Sampler
-from harness.engines.base import Counters, DeadEngineError, Engine, Request
+from harness.config import Run
+from harness.engines.base import Counters, Engine
 from harness.facts import json_map, launch_facts, memory_facts, percentile_ms, since
-from harness.ledger import ledger, request_row
-from harness.load import Result, Window, run_window
 from harness.monitor import Monitor
 from harness.nvml import Gpu
 from harness.processes import is_alive, stop
 from harness.progress import RunProgress
 from harness.schedule import Cell, Serving
 from harness.store import Store, code_hash
-from harness.validity import cell_problems, is_stationary, serving_flags, serving_problems
+from harness.validity import cell_problems, log_problems, serving_flags
+from harness.windows import Measured, Windows
 from harness.workloads import set_label
 
-WARMUP_BATCHES = 4  # a warm-up ends here if the times per token have not settled before
+WARMUP_BATCHES = 4  # a warm-up ends here if the times per step have not settled before
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +67,7 @@ class _Measuring:
 
     def __init__(self, session: Session, planned: Serving, serving_id: str, engine: Engine, monitor: Monitor) -> None:
         self.flags: list[str] = []
+        self._log_path = session.store.folder / "logs" / f"{serving_id}.log"
         self._session = session
         self._run = session.run
         self._planned = planned
@@ -80,15 +79,13 @@ class _Measuring:
             "block": planned.block,
             "arm": planned.arm_name,
         }
+        self._windows = Windows(session.run, planned.arm, engine, session.prompts, self._keys, planned.block, self._is_alive)
         self._facts: dict[str, Any] = {}
         self._busy_cores: float | None = None
         self._pids: tuple[int, ...] = ()
         self._at_ready: Counters | None = None
         self._counters: dict[str, int] = {}
-        self._warmed: set[tuple[int, int | None]] = set()
-        self._rows: list[dict[str, Any]] = []
         self._lags: list[int] = []
-        self._problems: list[str] = []
 
     async def launch(self) -> None:
         """Start the engine and write the serving's first row."""
@@ -114,24 +111,47 @@ class _Measuring:
 
     async def measure(self, cell: Cell) -> None:
         """Warm up if this concurrency and depth is new, then measure one cell and write it."""
-        rows, steps = await self._warm_up(cell)
-        asked = self._session.prompts.measured(cell.prompt_set, cell.concurrency)
-        label = set_label(cell.prompt_set)
+        label, prompts = set_label(cell.prompt_set), self._session.prompts
+        if not self._windows.is_warm(cell):
+            self._tell(f"warming up at concurrency {cell.concurrency}")
+        warm_up = await self._windows.warm_up(cell, WARMUP_BATCHES)
+        if warm_up.settled is False:
+            where = f"at concurrency {cell.concurrency}, depth {cell.prompt_set.depth or 'natural'}"
+            self.flags.append(f"warm-up: time per step had not settled within 5 % after {warm_up.batches} batches {where}")
+        asked = prompts.measured(cell.prompt_set, cell.concurrency)
         self._tell(f"{label}, concurrency {cell.concurrency}: {len(asked)} requests")
-        window, measured, measured_steps = await self._window(cell, "measured", asked, f"{cell.cell_id[:16]}-m")
-        self._require_alive(window)
-        self._lags += window.lag_samples
-        if self._run.protocol.load == "closed":
-            problems = cell_problems(measured, measured_steps, cell.concurrency)
-            self._problems += [f"{label} x {cell.concurrency}: {problem}" for problem in problems]
-        samples = [{**self._keys, **sample} for sample in self._monitor.drain()]
-        rows, steps = [*rows, *measured], [*steps, *measured_steps]
-        self._session.store.write_cell(cell.cell_id, {"requests": rows, "steps": steps, "samples": samples})
-        self._rows += rows
+        before, logged = await self._engine.counters(), self._log_size()
+        measured = await self._windows.measure(cell, asked)
+        counters = since(await self._engine.counters(), before)
+        row = {
+            **self._windows.keys_of(cell, asked[0].content_class),
+            "started_ns": min(r["sent_ns"] for r in measured.rows),
+            "ended_ns": max(r["ended_ns"] for r in measured.rows),
+            "warmup_batches": warm_up.batches,
+            "warmed_up": warm_up.settled,
+            "counters": counters,
+            "client_lag_p99_ms": percentile_ms(measured.lag_samples, 0.99),
+            "invalid": [*self._problems(cell, measured, counters), *log_problems(self._logged_since(logged))],
+        }
+        self._session.store.write_cell(
+            cell.cell_id,
+            {
+                "cells": [row],
+                "requests": [*warm_up.rows, *measured.rows],
+                "steps": [*warm_up.steps, *measured.steps],
+                "samples": [{**self._keys, **sample} for sample in self._monitor.drain()],
+            },
+        )
+        self._lags += measured.lag_samples
         self._counters = since(await self._engine.counters(), self._at_ready)
         self._facts |= memory_facts(await self._engine.memory(), self._monitor.peak_memory_bytes)
         self.write()
         self._session.progress.advance(len(asked) * self._run.max_tokens(cell.prompt_set))
+
+    def _problems(self, cell: Cell, measured: Measured, counters: Mapping[str, int]) -> list[str]:
+        """Why this cell may not be compared. An open load asks for a rate, not for a concurrency."""
+        asked = cell.concurrency if self._run.protocol.load == "closed" else None
+        return [*measured.contradictions, *cell_problems(measured.rows, measured.steps, counters, asked)]
 
     def write(self, ended_ns: int | None = None) -> None:
         """Write or replace the row of this serving."""
@@ -154,92 +174,18 @@ class _Measuring:
             "client_lag_p50_ms": p50,
             "client_lag_p99_ms": p99,
             "flags": [*self.flags, *serving_flags(p99, self._busy_cores, run.machine.max_load)],
-            "invalid": [*self._problems, *serving_problems(self._rows, self._counters)],
         }
         session.store.write_serving(row)
 
-    async def _warm_up(self, cell: Cell) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-        """Batches of disjoint prompts until the time per token has settled: two batches at least, `WARMUP_BATCHES` at most.
+    def _log_size(self) -> int:
+        return self._log_path.stat().st_size if self._log_path.exists() else 0
 
-        A batch is `protocol.warmup_prompts`, or one full concurrency where that is more. Rows belong to the cell that follows.
-        """
-        key = (cell.concurrency, cell.prompt_set.depth)
-        if key in self._warmed or self._run.protocol.warmup_prompts == 0:
-            return [], []
-        self._warmed.add(key)
-        self._tell(f"warming up at concurrency {cell.concurrency}")
-        size = max(self._run.protocol.warmup_prompts, cell.concurrency)
-        prompts = self._session.prompts.warmup(cell.prompt_set, size * WARMUP_BATCHES)
-        batches: list[list[dict[str, Any]]] = []
-        steps: list[dict[str, Any]] = []
-        budget = self._planned.arm.draft_budget
-        while len(batches) < WARMUP_BATCHES and not is_stationary(batches, budget):
-            asked = prompts[len(batches) * size :][:size]
-            window, rows, told = await self._window(cell, "warmup", asked, f"{cell.cell_id[:16]}-w{len(batches)}")
-            self._require_alive(window)
-            batches.append(rows)
-            steps += told
-        if not is_stationary(batches, budget):
-            where = f"at concurrency {cell.concurrency}, depth {cell.prompt_set.depth or 'natural'}"
-            self.flags.append(f"warm-up: time per token had not settled within 5 % after {len(batches)} batches {where}")
-        return [row for batch in batches for row in batch], steps
-
-    async def _window(
-        self, cell: Cell, phase: str, asked: Sequence[Asked], prefix: str
-    ) -> tuple[Window, list[dict[str, Any]], list[dict[str, Any]]]:
-        """Send the prompts; the window, its request rows and its step rows."""
-        run, protocol = self._run, self._run.protocol
-        requests = [self._request(cell.prompt_set, prompt, f"{prefix}-{i}") for i, prompt in enumerate(asked)]
-        is_open = phase == "measured" and protocol.load == "open"
-        await self._engine.steps()
-        window = await run_window(
-            self._engine,
-            requests,
-            timeout_s=protocol.request_timeout_s,
-            concurrency=None if is_open else cell.concurrency,
-            rate_rps=protocol.rate_rps if is_open else None,
-            seed=run.workload.seed,
-        )
-        told = await self._engine.steps()
-        keys = {
-            **self._keys,
-            "cell_id": cell.cell_id,
-            "prompt_set": set_label(cell.prompt_set),
-            "concurrency": cell.concurrency,
-            "phase": phase,
-        }
-        rows = [self._row(keys, result, prompt, told is not None) for result, prompt in zip(window.results, asked, strict=True)]
-        content_class = asked[0].content_class
-        return window, rows, [{**keys, "content_class": content_class, **asdict(step)} for step in told or ()]
-
-    def _request(self, prompt_set: PromptSet, prompt: Asked, request_id: str) -> Request:
-        run = self._run
-        sampler = _seeded(run.sampler, self._planned.block, prompt.prompt_id)
-        limit, ignore = run.max_tokens(prompt_set), run.workload.stop == "fixed"
-        return Request(request_id, prompt.prompt_ids, limit, self._session.prompts.stop_ids, ignore, sampler)
-
-    def _row(self, keys: Mapping[str, Any], result: Result, prompt: Asked, tells_steps: bool) -> dict[str, Any]:
-        """A request's row. A ledger that contradicts itself makes the serving invalid and leaves the row without totals."""
-        try:
-            totals = ledger(result.request.request_id, result.chunks, self._planned.arm.draft_budget, tells_steps)
-        except ValueError as contradiction:
-            self._problems.append(f"ledger: {contradiction}")
-            totals = None
-        named = {"content_class": prompt.content_class, "prompt_id": prompt.prompt_id, "prompt_hash": prompt.prompt_hash}
-        return request_row(keys, result, named, totals)
+    def _logged_since(self, size: int) -> str:
+        """What the engine wrote to its log since it had this size."""
+        return self._log_path.read_bytes()[size:].decode("utf-8", "replace") if self._log_path.exists() else ""
 
     def _tell(self, doing: str) -> None:
         self._session.progress.tell(f"block {self._planned.block}: {self._planned.arm_name}, {doing}")
 
-    def _require_alive(self, window: Window) -> None:
-        """A cell with failures from an engine that is gone is no cell."""
-        if any(result.error for result in window.results) and not all(map(is_alive, self._pids)):
-            raise DeadEngineError(
-                f"the engine ended while it was measured; its log is in {self._session.store.folder / 'logs'}"
-            )
-
-
-def _seeded(sampler: Sampler, block: int, prompt_id: str) -> Sampler:
-    """A seed per prompt and block, the same in every arm: draws of two prompts are independent, pairs stay pairs."""
-    digest = hashlib.sha256(f"{sampler.seed} {block} {prompt_id}".encode()).digest()
-    return sampler.model_copy(update={"seed": int.from_bytes(digest[:4], "big") >> 1})
+    def _is_alive(self) -> bool:
+        return all(map(is_alive, self._pids))

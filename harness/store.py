@@ -1,7 +1,7 @@
 """The run folder: what is written, when, and what survives a kill.
 
     results/<run_id>/config.yaml, run.json, .lock
-                     cells/<cell_id>/{requests,steps,samples}.parquet   written aside, then renamed: there or not there
+                     cells/<cell_id>/{cells,requests,steps,samples}.parquet   written aside, then renamed: there or not there
                      servings/<serving_id>.parquet                      replaced atomically as the serving goes on
                      servings.parquet requests.parquet ...              made of the above when the run ends, which then goes
 
@@ -18,7 +18,7 @@ import os
 import shutil
 import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import count
 from pathlib import Path
@@ -29,20 +29,21 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from harness.clock import utc_now
-from harness.records import REQUESTS, SAMPLES, SCHEMA_VERSION, SERVINGS, STEPS, TABLES, Table
+from harness.records import CELLS, REQUESTS, SAMPLES, SCHEMA_VERSION, SERVINGS, STEPS, TABLES, Table
 
-CELL_TABLES = (REQUESTS, STEPS, SAMPLES)
+CELL_TABLES = (CELLS, REQUESTS, STEPS, SAMPLES)
 _ASIDE = ".tmp-"
 
 
 @dataclass(frozen=True, slots=True)
 class Tables:
-    """The four tables of one run."""
+    """The tables of one run. `cells` is empty for a run measured before there were such rows."""
 
     servings: pd.DataFrame
     requests: pd.DataFrame
     steps: pd.DataFrame
     samples: pd.DataFrame
+    cells: pd.DataFrame = field(default_factory=lambda: CELLS.to_arrow([]).to_pandas())
 
 
 class Store:
@@ -73,7 +74,7 @@ class Store:
         _replace(SERVINGS.to_arrow([row]), self.folder / "servings" / f"{row['serving_id']}.parquet")
 
     def finish(self) -> None:
-        """Compact the run into its four files, say that it is finished, and drop the pieces."""
+        """Compact the run into one file per table, say that it is finished, and drop the pieces."""
         compact(self.folder)
         _replace_text(json.dumps({**_facts(self.folder), "finished_at": utc_now()}, indent=1) + "\n", self.folder / "run.json")
         for pieces in ("cells", "servings"):
@@ -126,7 +127,7 @@ def read_tables(folder: Path) -> Tables:
 
 
 def compact(folder: Path) -> None:
-    """Write the four files of a run from its pieces, also while it is unfinished. Each is replaced atomically."""
+    """Write the files of a run from its pieces, also while it is unfinished. Each is replaced atomically."""
     for table in TABLES:
         _replace(_read(folder, table), folder / f"{table.name}.parquet")
 
@@ -145,7 +146,8 @@ def code_hash() -> str:
 
 def _read(folder: Path, table: Table) -> pa.Table:
     if _is_finished(folder):
-        return pq.read_table(folder / f"{table.name}.parquet")
+        file = folder / f"{table.name}.parquet"
+        return table.to_arrow([]) if table is CELLS and not file.exists() else pq.read_table(file)
     pattern = "servings/*.parquet" if table is SERVINGS else f"cells/*/{table.name}.parquet"
     paths = [path for path in sorted(folder.glob(pattern)) if not path.relative_to(folder).parts[1].startswith(_ASIDE)]
     pieces = [pq.ParquetFile(path).read() for path in paths]

@@ -1,52 +1,65 @@
-"""Whether a serving may be compared: reasons that forbid it, and flags to tell beside its numbers."""
+"""Whether a cell may be compared: reasons that forbid it, and flags to tell beside a serving's numbers."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 
-from harness.control.requests import LAG_LIMIT_MS, sources_agree
-from harness.metrics import EMPTY_LIMIT, Missing, Rows, effective_concurrency, error_rate, integer, outcome, tpot_ms
+from harness.control.requests import LAG_LIMIT_MS, counters_disagree
+from harness.metrics import (
+    EMPTY_LIMIT,
+    Missing,
+    Row,
+    Rows,
+    effective_concurrency,
+    error_rate,
+    integer,
+    outcome,
+    token_chunks,
+    tpot_ms,
+)
 
 STATIONARY = 0.05
-
-# Engine counter, and the request column whose sum over a serving it must equal.
-COUNTED = {
-    "output_tokens": "output_tokens",
-    "verify_steps": "steps_with_draft",
-    "draftless_steps": "steps_without_draft",
-    "drafted": "drafted",
-    "accepted": "accepted_by_engine",
-}
+# What engines say when they prepare a shape that the warm-up did not reach.
+PREPARING = re.compile(
+    r"captur\w*[^\n]{0,40}graph|autotun\w*|(jit|torch\.compile|triton|inductor|kernel)[^\n]{0,40}\bcompil\w*"
+    r"|\bcompil(e|es|ing|ation)\b[^\n]{0,40}(kernel|graph|triton|took|shape)",
+    re.IGNORECASE,
+)
 
 
-def cell_problems(rows: Rows, steps: Rows, concurrency: int) -> list[str]:
-    """Why one closed-load cell may not be compared: fewer requests ran at once than were asked for, by more than 5 %."""
-    running = effective_concurrency(rows, steps, concurrency)
-    if isinstance(running, Missing):
-        reached = running.reason != "concurrency_not_reached"
-        return [] if reached else [f"concurrency: {concurrency} requests were never in flight at once"]
-    if running.reached(concurrency) is not False:  # null: the stream alone cannot tell
-        return []
-    return [f"concurrency: {concurrency} asked, {running.median:g} ran at once (median over time, by {running.source})"]
+def cell_problems(rows: Rows, steps: Rows, counters: Mapping[str, int], concurrency: int | None) -> list[str]:
+    """Why one cell may not be compared, from its measured rows, its steps and the engine's counters over its window.
 
-
-def serving_problems(rows: Rows, counters: Mapping[str, int]) -> list[str]:
-    """Why a serving may not be compared: failed requests, preemptions, or counters that contradict the requests."""
-    problems = []
+    Failed requests above 0.5 %, preemptions, counters that contradict the requests, and, for a closed load of that
+    `concurrency` (null is an open load), fewer requests at once than were asked for.
+    """
+    problems = [] if concurrency is None else _concurrency(rows, steps, concurrency)
     rate = error_rate(rows)
     if not isinstance(rate, Missing) and rate > EMPTY_LIMIT:
         failed = next(row for row in rows if row["phase"] == "measured" and outcome(row) != "ok")
         problems.append(f"errors: {100 * rate:.1f} % of measured requests failed, first: {failed['error']}")
     if preempted := counters.get("preemptions"):
         problems.append(f"preemptions: the engine preempted {preempted} requests; give the KV cache more tokens")
-    if any(outcome(row) != "ok" for row in rows):
-        return problems  # what the engine counted for a failed request never arrived here
-    for counter, column in COUNTED.items():
-        sums = [integer(row[column]) for row in rows]
-        known = [value for value in sums if value is not None]
-        if counter in counters and len(known) == len(sums) and not sources_agree(counters[counter], sum(known)):
-            problems.append(f"counters: the engine counted {counter} {counters[counter]}, its requests carried {sum(known)}")
+    for counter, told, total in counters_disagree(counters, rows):
+        problems.append(f"counters: the engine counted {counter} {told}, its requests carried {total}")
     return problems
+
+
+def _concurrency(rows: Rows, steps: Rows, asked: int) -> list[str]:
+    running = effective_concurrency(rows, steps, asked)
+    if isinstance(running, Missing):
+        reached = running.reason != "concurrency_not_reached"
+        return [] if reached else [f"concurrency: {asked} requests were never in flight at once"]
+    if running.reached(asked) is not False:  # null: the stream alone cannot tell
+        return []
+    return [f"concurrency: {asked} asked, {running.median:g} ran at once (median over time, by {running.source})"]
+
+
+def log_problems(text: str) -> list[str]:
+    """Why a cell may not be compared, from what the engine logged meanwhile: kernels or graphs made in the window."""
+    lines = [line.strip() for line in text.splitlines() if PREPARING.search(line)]
+    return [f"log: compiled or captured inside the window ({len(lines)} lines): {lines[0][:120]}"] if lines else []
 
 
 def serving_flags(lag_p99_ms: float | None, busy_cores: float | None, max_load: float | None) -> list[str]:
@@ -62,13 +75,26 @@ def serving_flags(lag_p99_ms: float | None, busy_cores: float | None, max_load: 
 
 
 def is_stationary(batches: Sequence[Rows], budget: int | None) -> bool:
-    """Whether the last two warm-up batches have median times per output token within 5 % of each other."""
+    """Whether the last two warm-up batches have median times per step within 5 % of each other.
+
+    Steps where the engine tells them: time per token would also move with what the drafts of each text are worth.
+    """
     if len(batches) < 2:
         return False
-    before, last = (_median_tpot(batch, budget) for batch in batches[-2:])
+    before, last = (_median_ms(batch, budget) for batch in batches[-2:])
     return before is not None and last is not None and abs(last - before) <= STATIONARY * max(last, before)
 
 
-def _median_tpot(batch: Rows, budget: int | None) -> float | None:
-    times = sorted(t for row in batch if not isinstance(t := tpot_ms(row, budget), Missing))
+def _median_ms(batch: Rows, budget: int | None) -> float | None:
+    times = sorted(t for row in batch if (t := _step_ms(row, budget)) is not None)
     return times[len(times) // 2] if times else None
+
+
+def _step_ms(row: Row, budget: int | None) -> float | None:
+    """Mean time per decode step of one request, or per output token where steps are not told."""
+    steps = [integer(row["steps_with_draft"]), integer(row["steps_without_draft"])]
+    if None in steps or outcome(row) != "ok":
+        found = tpot_ms(row, budget)
+        return None if isinstance(found, Missing) else found
+    chunks, count = token_chunks(row), sum(step for step in steps if step is not None)
+    return (chunks[-1][0] - chunks[0][0]) / 1e6 / count if chunks and count else None

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from harness.metrics import Row, Rows, as_map, is_null
+from harness.metrics import Row, Rows, as_map, integer, is_null
 
 Kind = Literal["implied", "confounder", "unknown", "note"]
 Verdict = Literal["CONTROLLED", "IMPLIED", "CONFOUNDED", "UNKNOWN"]
@@ -49,15 +49,38 @@ class Control:
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """The rows of one arm: its servings, all its requests (warm-up included), steps and samples."""
+    """The rows of one arm: its servings, all their requests (warm-up included), steps, samples and cells.
+
+    `cells` is empty for a run that was measured before there were such rows. `classes` are the content classes that are
+    compared, null for all: what happened in others accuses nobody.
+    """
 
     servings: Rows
     requests: Rows
     steps: Rows
     samples: Rows
+    cells: Rows = ()
+    classes: tuple[str, ...] | None = None
 
     def measured(self, concurrency: int) -> list[Row]:
-        return [r for r in self.requests if r["phase"] == "measured" and int(r["concurrency"]) == concurrency]
+        return [r for r in self.requests if r["phase"] == "measured" and self._is_meant(r, concurrency)]
+
+    def measured_cells(self, concurrency: int) -> list[Row]:
+        return [c for c in self.cells if self._is_meant(c, concurrency)]
+
+    def _is_meant(self, row: Row, concurrency: int) -> bool:
+        return int(row["concurrency"]) == concurrency and (self.classes is None or str(row["content_class"]) in self.classes)
+
+    def counted(self, counter: str, concurrency: int) -> int | None:
+        """An engine counter over the measured windows, or over whole servings where windows were not counted."""
+        rows = self.measured_cells(concurrency) or self.servings
+        counts = [integer(as_map(row["counters"]).get(counter)) for row in rows]
+        known = [count for count in counts if count is not None]
+        return sum(known) if counts and len(known) == len(counts) else None
+
+    @property
+    def drafts(self) -> bool:
+        return any(str(row["method"]) != "plain" for row in self.servings)
 
 
 def values_of(side: Side, column: str) -> dict[str, set[str]]:

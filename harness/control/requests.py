@@ -1,93 +1,54 @@
-"""Findings from the requests: whether both arms were asked the same, under the same load, and answered."""
+"""Findings from the requests: what must hold in each arm by itself, under the load that was asked for."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 
-from harness.control.findings import Finding, Kind, Side, values_of
+from harness.control.factors import remedy
+from harness.control.findings import Finding, Side
 from harness.metrics import (
     EMPTY_LIMIT,
     Missing,
     Row,
+    Rows,
     as_map,
     effective_concurrency,
     error_rate,
     integer,
     is_null,
     outcome,
-    prompt_key,
 )
 
 LAG_LIMIT_MS = 1.0
 SOURCE_LIMIT = 0.01
+# Engine counter, and the request column whose sum it must equal.
+COUNTED = {
+    "output_tokens": "output_tokens",
+    "verify_steps": "steps_with_draft",
+    "draftless_steps": "steps_without_draft",
+    "drafted": "drafted",
+    "accepted": "accepted_by_engine",
+}
 # True holds, False is broken, null cannot be told; with the value to show.
 Held = tuple[bool | None, str]
 
 
-def prompts(plain: Side, arm: Side, concurrency: int) -> list[Finding]:
-    """The same prompts in each block, rendered the same, under the same limits."""
-    findings: list[Finding] = []
-    sides = [side.measured(concurrency) for side in (plain, arm)]
-    asked = [{(int(r["block"]), *prompt_key(r)) for r in rows} for rows in sides]
-    blocks = {key[0] for key in asked[0]} & {key[0] for key in asked[1]}
-    if not blocks or any(key[0] in blocks for key in asked[0] ^ asked[1]):
-        counts = f"{len(asked[0])} asked", f"{len(asked[1])} asked"
-        findings.append(Finding("prompts", "confounder", *counts, "ask every arm the same prompts in each block"))
-    for column, remedy in (
-        ("prompt_hash", "the rendered prompts differ; check chat template and tokenizer"),
-        ("max_tokens", "send the same limit to every arm"),
-        ("ignore_eos", "use one stop rule for every arm"),
-    ):
-        a, b = ({prompt_key(r): str(r[column]) for r in rows} for rows in sides)
-        if differ := sorted(k for k in a.keys() & b.keys() if a[k] != b[k]):
-            shown = a[differ[0]][:12], b[differ[0]][:12]
-            findings.append(Finding(f"{column} of {len(differ)} prompts", "confounder", *shown, remedy))
-    return findings
-
-
-def cache(plain: Side, arm: Side, concurrency: int) -> list[Finding]:
-    """Prompt tokens that came from the prefix cache: per request, else the serving's counter, else known to be off."""
-    hits = [_cached(side, concurrency) for side in (plain, arm)]
-    shown = ["not reported" if h is None else str(h) for h in hits]
-    if None not in hits and hits[0] == hits[1]:
-        return []
-    if None in hits:
-        is_off = all(values_of(side, "resolved").get("prefix_cache") == {"false"} for side in (plain, arm))
-        unread = Finding("cached prompt tokens", "unknown", shown[0], shown[1], "switch the prefix cache off")
-        return [] if is_off else [unread]
-    return [Finding("cached prompt tokens", "confounder", shown[0], shown[1], "flush or salt the prefix cache")]
-
-
-def _cached(side: Side, concurrency: int) -> int | None:
-    hits = [integer(row["cached_tokens"]) for row in side.measured(concurrency)]
-    known = [h for h in hits if h is not None]
-    return sum(known) if hits and len(known) == len(hits) else _counted(side, "cached_tokens")
-
-
-def _counted(side: Side, counter: str) -> int | None:
-    counts = [integer(as_map(row["counters"]).get(counter)) for row in side.servings]
-    known = [c for c in counts if c is not None]
-    return sum(known) if counts and len(known) == len(counts) else None
-
-
-def each_side(plain: Side, arm: Side, concurrency: int) -> list[Finding]:
+def each_side(plain: Side, arm: Side, concurrency: int) -> Iterator[Finding]:
     """What must hold in each arm by itself; the finding shows both values."""
-    checks: tuple[tuple[str, Kind, Callable[[Side, int], Held], str], ...] = (
-        ("error rate", "confounder", _errors, "an arm that fails is not comparable; see its errors"),
-        ("concurrency reached", "confounder", _concurrency, "raise the engine's cap for every arm"),
-        ("preemptions", "confounder", _preemptions, "give the KV cache more tokens, or lower the concurrency"),
-        ("repeated prompts", "confounder", _repeats, "a prompt must not repeat in a window"),
-        ("warm-up prompts measured", "confounder", _warmed, "warm up with disjoint prompts"),
-        ("counters against requests", "confounder", _counters, "two sources differ by more than 1 %; trust neither"),
-    )
-    findings = []
-    for factor, kind, check, remedy in checks:
+    checks: dict[str, Callable[[Side, int], Held]] = {
+        "error_rate": _errors,
+        "concurrency_reached": _concurrency,
+        "preemptions": _preemptions,
+        "repeated_prompts": _repeats,
+        "warmup_prompts": _warmed,
+        "acceptance_sources": _counters,
+    }
+    for factor, check in checks.items():
         (a, a_shown), (b, b_shown) = check(plain, concurrency), check(arm, concurrency)
         if a is False or b is False:
-            findings.append(Finding(factor, kind, a_shown, b_shown, remedy))
+            yield Finding(factor, "confounder", a_shown, b_shown, remedy(factor))
         elif None in (a, b):
-            findings.append(Finding(factor, "unknown", a_shown, b_shown, "not readable in every arm"))
-    return findings
+            yield Finding(factor, "unknown", a_shown, b_shown, "not readable in every arm")
 
 
 def _errors(side: Side, concurrency: int) -> Held:
@@ -119,7 +80,7 @@ def _cell_concurrency(cell: list[Row], steps: list[Row], asked: int) -> Held:
 
 
 def _preemptions(side: Side, concurrency: int) -> Held:
-    total = _counted(side, "preemptions")
+    total = side.counted("preemptions", concurrency)
     return (None, "not reported") if total is None else (total == 0, str(total))
 
 
@@ -139,18 +100,28 @@ def sources_agree(one: float, other: float) -> bool:
     return abs(one - other) <= SOURCE_LIMIT * max(abs(one), abs(other))
 
 
-def _counters(side: Side, concurrency: int) -> Held:
-    """The engine's totals of drafted and accepted tokens against the sum over its requests, per serving that ended cleanly.
+def counters_disagree(counters: Mapping[str, int], rows: Rows) -> Iterator[tuple[str, int, int]]:
+    """(counter, told, sum over the requests) where an engine's counter contradicts the requests that it served.
 
-    Nothing is said of a serving that was killed, had failures, or has one source only.
+    Nothing is said where a request failed, whose share never arrived here, or where one source is missing.
     """
-    for serving in side.servings:
-        rows = [r for r in side.requests if r["serving_id"] == serving["serving_id"]]
-        if is_null(serving["ended_ns"]) or any(outcome(r) != "ok" for r in rows):
-            continue
-        for counter, column in (("drafted", "drafted"), ("accepted", "accepted_by_engine")):
-            told, parts = integer(as_map(serving["counters"]).get(counter)), [integer(r[column]) for r in rows]
-            total = sum(p for p in parts if p is not None)
-            if told is not None and parts and None not in parts and not sources_agree(told, total):
-                return False, f"{counter} {told} and {total}"
+    if any(outcome(row) != "ok" for row in rows):
+        return
+    for counter, column in COUNTED.items():
+        told, parts = integer(counters.get(counter)), [integer(row[column]) for row in rows]
+        total = sum(part for part in parts if part is not None)
+        if told is not None and parts and None not in parts and not sources_agree(told, total):
+            yield counter, told, total
+
+
+def _counters(side: Side, concurrency: int) -> Held:
+    """Counters over each measured window against its requests; over a whole serving that ended, where windows have none."""
+    cells = side.measured_cells(concurrency)
+    groups = [(cell, [r for r in side.measured(concurrency) if r["cell_id"] == cell["cell_id"]]) for cell in cells]
+    if not cells:
+        ended = [serving for serving in side.servings if not is_null(serving["ended_ns"])]
+        groups = [(s, [r for r in side.requests if r["serving_id"] == s["serving_id"]]) for s in ended]
+    for told, rows in groups:
+        for counter, counted, total in counters_disagree(as_map(told["counters"]), rows):
+            return False, f"{counter} {counted} and {total}"
     return True, "equal"

@@ -1,109 +1,87 @@
-"""Findings from the servings: what the engine resolved, what was built, where and when it ran."""
+"""Findings from the servings: what was built, where and when it ran, and what the harness itself calls invalid."""
 
 from __future__ import annotations
 
-from harness.control.findings import Finding, Kind, Side, items_of, show, values_of
-from harness.metrics import Row, Rows, is_null
+from collections.abc import Iterator
 
-TREATMENT = ("draft", "method", "speculat")
-IMPLIED = {
-    "kv_tokens": "the drafter takes memory from the KV cache; pin engine.kv_tokens",
-    "kv_bytes": "the drafter takes memory from the KV cache; pin engine.kv_tokens",
-    "graph_batch_sizes": "verify widths need other graph sizes; pin engine.graph_batch_sizes",
-    "async_scheduling": "some drafters switch it off; switch it off for every arm",
-}
+from harness.control.factors import remedy
+from harness.control.findings import Finding, Side, items_of, show, values_of
+from harness.metrics import Row
+
+# Facts read at a launch that move by themselves; what they do is measured elsewhere.
 VOLATILE = ("load", "available", "free", "used", "temperature", "clock", "mhz", "steal", "uptime", "power_w", "time", "pid")
-CLOCK_LIMIT = 0.03
+# Reasons that the ledger finds again in the rows, and tells with both arms' values.
+RECOMPUTED = ("concurrency:", "errors:", "preemptions:", "counters:")
+LAUNCH_ONLY = ("throttle", "compute_processes")
 
 
-def is_treatment(factor: str) -> bool:
-    """True for the drafter, its method and its budget: a dotted part of the name starts so."""
-    return any(part.startswith(TREATMENT) for part in factor.split("."))
-
-
-def resolved_factors(plain: Side, arm: Side) -> list[Finding]:
-    """Factors as the engine resolved them, the treatment left out."""
-    theirs, ours, findings = values_of(plain, "resolved"), values_of(arm, "resolved"), []
-    if not ours or not theirs:
-        return [Finding("resolved", "unknown", show(theirs), show(ours), "the engine did not tell its configuration")]
-    for factor in sorted(ours.keys() | theirs.keys()):
-        a, b = theirs.get(factor, set()), ours.get(factor, set())
-        if is_treatment(factor):
-            continue
-        if not a or not b or "null" in a | b:
-            findings.append(Finding(factor, "unknown", show(a), show(b), "not readable in every arm"))
-        elif len(a | b) > 1:
-            kind: Kind = "implied" if factor in IMPLIED else "confounder"
-            findings.append(Finding(factor, kind, show(a), show(b), IMPLIED.get(factor, "make it equal in the rig")))
-    return findings
-
-
-def builds(plain: Side, arm: Side) -> list[Finding]:
-    """Hashes of configuration and code, versions, environment, and what the harness itself called invalid."""
-    findings = []
-    for column, remedy in (("config_hash", "one run has one configuration"), ("code_hash", "measure both with the same code")):
+def builds(plain: Side, arm: Side) -> Iterator[Finding]:
+    """Hashes of configuration and code, versions, and environment."""
+    for column in ("config_hash", "code_hash"):
         a, b = ({str(row[column])[:12] for row in side.servings} for side in (plain, arm))
         if len(a | b) > 1:
-            findings.append(Finding(column, "confounder", show(a), show(b), remedy))
-    for column, remedy in (("versions", "use the same build for every arm"), ("env", "set it for every arm or for none")):
+            yield Finding(column, "confounder", show(a), show(b), remedy(column))
+    for column in ("versions", "env"):
         theirs, ours = values_of(plain, column), values_of(arm, column)
         for name in sorted(theirs.keys() | ours.keys()):
             a, b = theirs.get(name, set()), ours.get(name, set())
             if a != b or len(a) > 1:
-                findings.append(Finding(f"{column}: {name}", "confounder", show(a), show(b), remedy))
-    a, b = items_of(plain, "invalid"), items_of(arm, "invalid")
+                yield Finding(f"{column}: {name}", "confounder", show(a), show(b), remedy(column))
+
+
+def validity(plain: Side, arm: Side, concurrency: int) -> Iterator[Finding]:
+    """Cells of this level that the harness itself calls invalid; those of other levels accuse nobody here."""
+    a, b = (set(_reasons(side, concurrency)) for side in (plain, arm))
     if a | b:
-        findings.append(Finding("invalid serving", "confounder", show(a, "-"), show(b, "-"), "repeat the block"))
-    return findings
+        yield Finding("validity", "confounder", show(a, "-"), show(b, "-"), remedy("validity"))
 
 
-def sessions(plain: Side, arm: Side, concurrency: int) -> list[Finding]:
+def _reasons(side: Side, concurrency: int) -> Iterator[str]:
+    for cell in side.measured_cells(concurrency):
+        reasons = (str(reason) for reason in cell["invalid"])
+        yield from (f"block {cell['block']}, {cell['prompt_set']}: {r}" for r in reasons if not r.startswith(RECOMPUTED))
+
+
+def sessions(plain: Side, arm: Side, concurrency: int) -> Iterator[Finding]:
     """Cells of a resumed run that the two arms measured in different sessions. No speedup uses them, so this is a note."""
     session_of = {str(row["serving_id"]): str(row["session_id"]) for side in (plain, arm) for row in side.servings}
     a, b = ({_block_and_set(r): session_of[str(r["serving_id"])] for r in s.measured(concurrency)} for s in (plain, arm))
     mixed = sorted({block for block, name in a.keys() & b.keys() if a[block, name] != b[block, name]})
-    remedy = "machines drift between sessions, so no speedup uses these cells; --fresh measures all of them in one"
-    return [Finding(f"session of block {n}", "note", "one session", "another", remedy) for n in mixed]
+    what = "machines drift between sessions, so no speedup uses these cells; --fresh measures all of them in one"
+    yield from (Finding(f"session of block {n}", "note", "one session", "another", what) for n in mixed)
 
 
 def _block_and_set(row: Row) -> tuple[int, str]:
     return int(row["block"]), str(row["prompt_set"])
 
 
-def host(plain: Side, arm: Side) -> list[Finding]:
-    """Host facts, mean clock, throttling, and other processes."""
-    theirs, ours, findings = values_of(plain, "host"), values_of(arm, "host"), []
+def host(plain: Side, arm: Side) -> Iterator[Finding]:
+    """Facts of host and devices, throttling, and neighbours. A neighbour on a GPU takes its time and memory: it confounds."""
+    theirs, ours = values_of(plain, "host"), values_of(arm, "host")
     for fact in sorted(theirs.keys() | ours.keys()):
         a, b = theirs.get(fact, set()), ours.get(fact, set())
-        if a != b and not any(word in fact.lower() for word in VOLATILE):
-            findings.append(Finding(f"host {fact}", "confounder", show(a), show(b), "hold the machine still between arms"))
+        if a != b and not _is_volatile(fact):
+            factor = "power_limit" if "power_limit" in fact else "host"
+            yield Finding(f"host {fact}", "confounder", show(a), show(b), remedy(factor))
     a, b = items_of(plain, "throttle_reasons"), items_of(arm, "throttle_reasons")
     if a != b:
-        findings.append(Finding("throttling", "confounder", show(a, "none"), show(b, "none"), "lock clocks or power"))
+        yield Finding("throttling", "confounder", show(a, "none"), show(b, "none"), remedy("throttling"))
     a, b = items_of(plain, "foreign_processes"), items_of(arm, "foreign_processes")
-    if a | b:
-        seen = f"{len(a)} seen", f"{len(b)} seen"
-        findings.append(Finding("other processes", "note", *seen, "an idle machine gives tighter intervals"))
-    return [*findings, *_clocks(plain, arm), *_flags(plain, arm)]
+    if on_gpu := {name for name in a | b if name.startswith("gpu")}:
+        yield Finding(
+            "foreign_processes", "confounder", show(a & on_gpu, "-"), show(b & on_gpu, "-"), remedy("foreign_processes")
+        )
+    if others := (a | b) - on_gpu:
+        seen = f"{len(a & others)} seen", f"{len(b & others)} seen"
+        yield Finding("other processes", "note", *seen, "an idle machine gives tighter intervals")
 
 
-def _flags(plain: Side, arm: Side) -> list[Finding]:
+def _is_volatile(fact: str) -> bool:
+    """`power_limit_w` is set by somebody, `power_w` is drawn."""
+    return "power_limit" not in fact and (any(word in fact.lower() for word in VOLATILE) or fact.endswith(LAUNCH_ONLY))
+
+
+def flags(plain: Side, arm: Side) -> Iterator[Finding]:
     """What the harness observed and wants told; it changes no verdict."""
     a, b = items_of(plain, "flags"), items_of(arm, "flags")
-    return [Finding("flag", "note", "yes" if f in a else "no", "yes" if f in b else "no", f) for f in sorted(a | b)]
-
-
-def _clocks(plain: Side, arm: Side) -> list[Finding]:
-    """Mean clock per device, where it was sampled."""
-    findings = []
-    for device in sorted({str(s["device"]) for s in plain.samples} & {str(s["device"]) for s in arm.samples}):
-        a, b = _mean_clock(plain.samples, device), _mean_clock(arm.samples, device)
-        if a and b and abs(b / a - 1) > CLOCK_LIMIT:
-            shown = f"{a:.0f} MHz", f"{b:.0f} MHz"
-            findings.append(Finding(f"clock of {device}", "confounder", *shown, "lock the clock, or add blocks"))
-    return findings
-
-
-def _mean_clock(samples: Rows, device: str) -> float | None:
-    clocks = [float(s["clock_mhz"]) for s in samples if s["device"] == device and not is_null(s["clock_mhz"])]
-    return sum(clocks) / len(clocks) if clocks else None
+    yield from (Finding("flag", "note", "yes" if f in a else "no", "yes" if f in b else "no", f) for f in sorted(a | b))

@@ -45,6 +45,7 @@ class Script(Model):
     step_ms: float = Field(1.0, ge=0)
     prefill_ms: float = Field(1.0, ge=0)
     jitter: float = Field(0.0, ge=0, le=1, description="share of a duration that is drawn per beat")
+    cap: int = Field(0, ge=0, description="requests that run at once, below the rig's cap; 0 is the rig's")
     accept: float = Field(0.6, ge=0, le=1, description="probability that a draft is accepted, given the one before it")
     launch_fails: bool = False
     launch_s: float = Field(0.0, ge=0)
@@ -83,6 +84,9 @@ class ScriptedEngine:
         self._script = Script.model_validate(run.engine.flags)
         self._argv = ("scripted", *_argv(run))
         self._budget = arm.draft_budget or 0
+        self._cap = self._script.cap or run.engine.max_running_requests
+        self._slots = asyncio.Semaphore(self._cap)
+        self._pinned = {"kv_dtype": run.engine.kv_dtype, "kv_tokens": run.engine.kv_tokens, "cuda_graphs": run.engine.graphs}
         self._log_path = log_path
         self._asked = 0
         self._running = 0
@@ -113,6 +117,11 @@ class ScriptedEngine:
         beats = [] if _hits(number, script.empty_every) else drawn
         if not beats:
             yield Chunk(time.monotonic_ns(), (), finish="stop")
+        async with self._slots:
+            async for chunk in self._play(request, beats, tokens):
+                yield chunk
+
+    async def _play(self, request: Request, beats: Sequence[Beat], tokens: Iterator[int]) -> AsyncIterator[Chunk]:
         self._running += 1
         self._totals["prefill_tokens"] += len(request.prompt_ids)
         start, sent = time.monotonic(), 0
@@ -131,7 +140,7 @@ class ScriptedEngine:
         return Counters(**self._totals) if self._script.tells_steps else None
 
     async def resolved(self) -> Mapping[str, Scalar]:
-        return {"runner": "scripted", "prefix_cache": False}
+        return {"engine": "scripted", "prefix_cache": False, "max_running_requests": self._cap, **self._pinned}
 
     async def memory(self) -> Memory:
         return Memory(weights_bytes=0, source={"weights": "the scripted engine has none"})

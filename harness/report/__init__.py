@@ -18,16 +18,19 @@ __all__ = ["print_report", "summary"]
 
 LEGEND = (
     "n requests per arm · out: steady-window output tokens/s · speedup: output tokens/s over plain, paired by prompt and boot"
-    " (concurrency 1) or by boot; 95 % interval, descriptive with one block · prefill: prompt tokens/s to the first token at"
-    " the median depth, concurrency 1 · TPOT: median ms per output token after the first chunk · accept length: tokens per"
-    " speculating step, own token included, ± 95 % over prompts · accept rate: share of drafted tokens, at draft budget K, then"
-    " the share of steps with a draft if under 95 % ·"
-    " tokens/step: over all decode steps · GiB: 2^30 bytes · -: not measured or not reported"
+    " (concurrency 1) or by boot; 95 % interval, descriptive with one block; ~ no detected difference, † implied by the"
+    " drafter, ? not all could be read: see control · prefill: prompt tokens/s to the first token at the median depth,"
+    " concurrency 1 · TPOT: median ms per output token after the first chunk · accept length: tokens per speculating step,"
+    " own token included, ± 95 % over prompts · accept rate: share of drafted tokens, at draft budget K, then the share of"
+    " steps with a draft if under 95 % · tokens/step: over all decode steps · GiB: 2^30 bytes · -: not measured or not reported"
 )
 
 
-def print_report(folder: Path, console: Console) -> None:
-    """Print the table of a run, finished or not: header, one table per concurrency, control lines, legend."""
+def print_report(folder: Path, console: Console, allow_confounded: bool = False) -> None:
+    """Print the table of a run, finished or not: header, one table per concurrency, control lines, legend.
+
+    Speedups of confounded pairs are left out, or with `allow_confounded` struck and labelled.
+    """
     run = read_run(folder)
     console.print(header(run))
     lines = _lines(run)
@@ -36,7 +39,7 @@ def print_report(folder: Path, console: Console) -> None:
         return
     for concurrency, groups in lines.items():
         console.print(f"\n[bold]concurrency {concurrency}[/]")
-        for table in tables(groups, console.width):
+        for table in tables(groups, console.width, allow_confounded):
             console.print(table)
         for text in (*depth_lines(groups), *control_lines(run, concurrency, groups)):
             _print(console, text)

@@ -4,34 +4,65 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from itertools import combinations
 
 from harness.control import Control, Finding
 from harness.metrics import LENGTH_LIMIT, REASONS
 from harness.report.run import FinishedRun
 from harness.report.summary import ALL, Number
-from harness.report.table import Line
+from harness.report.table import Line, verdict_of
 
 REFUSALS = {"coalesced", "exceeds_budget", "concurrency_not_reached", "no_pairs"}
 Groups = Mapping[str, Mapping[str, Line]]
 
 
 def control_lines(run: FinishedRun, concurrency: int, groups: Groups) -> Iterator[str]:
-    """Per arm: the control verdict with its findings, lengths, and differences that could not be detected."""
+    """Per arm: the control verdict with its findings, lengths, and differences that could not be detected.
+
+    Then pairs of drafters between which something differs that does not show against plain.
+    """
+    seen: set[str] = set()
     for arm in run.methods:
         control = run.control(arm, concurrency)
         if control is None:
             if arm != run.plain:
                 yield f"{arm}: not measured beside {run.plain} at concurrency {concurrency} yet"
             continue
-        yield f"control: {arm} against {control.plain} {control.verdict}{_lengths(arm, groups)}"
+        verdicts = {name: verdict_of(arms[arm]) for name, arms in groups.items() if name != ALL}
+        yield f"control: {arm} against {control.plain} {_in_classes(control, verdicts)}{_lengths(arm, groups)}"
         yield from _findings(control)
+        seen |= {finding.factor for finding in control.findings}
         for name, arms in groups.items():
             verdict, _, claim = arms[arm]["speedup"].note.partition(": ")
             if claim.startswith("no detected") and verdict != "CONFOUNDED":
                 yield f"  ~ {name}: {claim}"
+    yield from _pair_lines(run, concurrency, seen)
     notes = {number.note for arms in groups.values() for line in arms.values() for number in line.values()}
     for reason in sorted(notes & REFUSALS):
         yield f"refused: {REASONS[reason]}"
+
+
+def _in_classes(control: Control, verdicts: Mapping[str, str]) -> str:
+    """The verdict, and where classes of one level differ, which class has which."""
+    known = {name: verdict for name, verdict in verdicts.items() if verdict}
+    if len(set(known.values())) < 2:
+        return control.verdict
+    return ", ".join(
+        f"{verdict} in {' '.join(n for n in known if known[n] == verdict)}" for verdict in dict.fromkeys(known.values())
+    )
+
+
+def _pair_lines(run: FinishedRun, concurrency: int, seen: set[str]) -> Iterator[str]:
+    """Two drafters that are each comparable with plain may still not be with each other."""
+    drafters = [arm for arm, method in run.methods.items() if method != "plain"]
+    for one, other in combinations(drafters, 2):
+        control = run.pair(one, other, concurrency)
+        new = [f for f in control.findings if f.factor not in seen and f.kind != "note"] if control else []
+        if control and new:
+            control = replace(control, findings=tuple(new))
+            yield f"control: {other} against {one} {control.verdict}"
+            yield from _findings(control)
 
 
 def _findings(control: Control) -> Iterator[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ class FinishedRun:
     requests: Rows
     steps: Rows
     samples: Rows
+    cell_rows: Rows = ()
 
     @property
     def methods(self) -> dict[str, str]:
@@ -91,21 +92,27 @@ class FinishedRun:
         rows.sort(key=lambda row: _place(str(row["prompt_set"]).partition("@")[0], order))
         return list(dict.fromkeys(str(row["content_class"]) for row in rows))
 
-    def side(self, arm: str, concurrency: int) -> Side:
-        """The rows of an arm's servings that measured something at this concurrency: others are in no number of it.
+    def side(self, arm: str, concurrency: int, classes: Sequence[str] | None = None) -> Side:
+        """The rows of an arm's servings that measured something at this concurrency in these content classes (null is all).
 
-        So a serving that was killed while it warmed up accuses nobody.
+        Others are in no number of it. So a serving that was killed while it warmed up accuses nobody, and a bad cell accuses
+        its own class and level alone.
         """
-        counted = {str(row["serving_id"]) for row in self.measured(concurrency, tuple(self.classes(concurrency)))[arm]}
-        tables = (self.servings, self.requests, self.steps, self.samples)
-        return Side(*(tuple(r for r in t if r["arm"] == arm and r["serving_id"] in counted) for t in tables))
+        wanted = tuple(self.classes(concurrency) if classes is None else classes)
+        counted = {str(row["serving_id"]) for row in self.measured(concurrency, wanted)[arm]}
 
-    def control(self, arm: str, concurrency: int) -> Control | None:
+        tables = (self.servings, self.requests, self.steps, self.samples, self.cell_rows)
+        servings, requests, steps, samples, cells = ([r for r in t if str(r["serving_id"]) in counted] for t in tables)
+        return Side(servings, requests, steps, samples, cells, wanted)
+
+    def control(self, arm: str, concurrency: int, classes: Sequence[str] | None = None) -> Control | None:
         """The audit of an arm against plain; null for plain itself, without one, or where either has no cell yet."""
-        if self.plain in (None, arm):
-            return None
-        plain, ours = self.side(str(self.plain), concurrency), self.side(arm, concurrency)
-        return compare(plain, ours, concurrency) if plain.servings and ours.servings else None
+        return None if self.plain in (None, arm) else self.pair(str(self.plain), arm, concurrency, classes)
+
+    def pair(self, one: str, other: str, concurrency: int, classes: Sequence[str] | None = None) -> Control | None:
+        """The audit of any two arms; null where either has no cell yet."""
+        sides = self.side(one, concurrency, classes), self.side(other, concurrency, classes)
+        return compare(*sides, concurrency) if all(side.servings for side in sides) else None
 
 
 def _place(name: str, order: list[str]) -> int:
@@ -129,4 +136,5 @@ def read_run(folder: Path) -> FinishedRun:
         rows_of(tables.requests),
         rows_of(tables.steps),
         rows_of(tables.samples),
+        rows_of(tables.cells),
     )

@@ -81,7 +81,6 @@ def frame(run: FinishedRun) -> pd.DataFrame:
 def cells(run: FinishedRun) -> Iterator[Cell]:
     """Every line of the table in its order: by concurrency, content class (then all of them), arm."""
     for concurrency in run.levels():
-        controls = {arm: run.control(arm, concurrency) for arm in run.methods}
         classes = run.classes(concurrency)
         groups = [(name, (name,)) for name in classes] + ([(ALL, tuple(classes))] if len(classes) > 1 else [])
         for label, members in groups:
@@ -89,7 +88,7 @@ def cells(run: FinishedRun) -> Iterator[Cell]:
             kept = m.common_prompts(arms)
             for arm in run.methods:
                 rows = [r for r in arms[arm] if (int(r["block"]), *m.prompt_key(r)) in kept]
-                yield Cell(run, label, concurrency, arm, arms, rows, controls[arm])
+                yield Cell(run, label, concurrency, arm, arms, rows, run.control(arm, concurrency, members))
 
 
 def numbers(cell: Cell) -> list[Number]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 
 from rich.table import Table
 
@@ -11,6 +12,7 @@ from harness.report.summary import Number
 
 WIDE = 118
 FULL_COVERAGE = 0.95
+MARKS = {"IMPLIED": " †", "UNKNOWN": " ?"}
 Line = Mapping[str, Number]
 
 
@@ -30,7 +32,14 @@ def value(line: Line, metric: str, form: str = ".1f") -> str:
     return format(number.value, form)
 
 
-def _speedup(line: Line) -> str:
+def verdict_of(line: Line) -> str:
+    """The control verdict that a line's speedup carries; empty for plain, and where there is no speedup."""
+    number = line.get("speedup")
+    return "" if number is None else number.note.partition(": ")[0] if ": " in number.note else ""
+
+
+def _speedup(line: Line, allow_confounded: bool = False) -> str:
+    """A speedup with its interval and marks; one of a confounded pair only on demand, struck and labelled."""
     number = line.get("speedup")
     if number is None:
         return "baseline"
@@ -38,11 +47,11 @@ def _speedup(line: Line) -> str:
         return "-"
     verdict, _, claim = number.note.partition(": ")
     if verdict == "CONFOUNDED":
-        return "confounded"
+        return f"[strike]~~{number.value:.2f}x~~[/] confounded" if allow_confounded else "confounded"
+    marks = MARKS.get(verdict, "")
     if number.low is None or number.high is None:
-        return f"{number.value:.2f}x descriptive"
-    mark = " ~" if claim.startswith("no detected") else ""
-    return f"{number.value:.2f}x [{number.low:.2f}, {number.high:.2f}]{mark}"
+        return f"{number.value:.2f}x descriptive{marks}"
+    return f"{number.value:.2f}x [{number.low:.2f}, {number.high:.2f}]{' ~' if claim.startswith('no detected') else ''}{marks}"
 
 
 def _prefill(line: Line) -> str:
@@ -105,9 +114,16 @@ DRAFTING = (
 )
 
 
-def tables(groups: Mapping[str, Mapping[str, Line]], width: int) -> list[Table]:
-    """The table of one concurrency: content class -> arm -> numbers. Narrow consoles get speed and drafting apart."""
-    parts: Sequence[tuple[Column, ...]] = [SPEED + DRAFTING] if width >= WIDE else [SPEED, DRAFTING]
+def tables(groups: Mapping[str, Mapping[str, Line]], width: int, allow_confounded: bool = False) -> list[Table]:
+    """The table of one concurrency: content class -> arm -> numbers. Narrow consoles get speed and drafting apart.
+
+    A confounded speedup is not shown, or with `allow_confounded` struck and labelled.
+    """
+    speed: tuple[Column, ...] = SPEED
+    if allow_confounded:
+        struck = partial(_speedup, allow_confounded=True)
+        speed = tuple(replace(column, text=struck) if column.text is _speedup else column for column in SPEED)
+    parts: Sequence[tuple[Column, ...]] = [speed + DRAFTING] if width >= WIDE else [speed, DRAFTING]
     return [_table(groups, columns) for columns in parts]
 
 

@@ -15,7 +15,7 @@ from harness.records import TABLES
 
 MS = 1_000_000
 GIB = 2**30
-STEP_MS = {"plain": 20.0, "plain2": 20.0, "ngram": 24.0}
+STEP_MS = {"plain": 20.0, "plain2": 20.0, "ngram": 24.0, "other": 24.0}
 
 
 def request(chunks: Sequence[tuple[float, int]] = ((100, 1),), **given: Any) -> dict[str, Any]:
@@ -94,7 +94,10 @@ def request_of_steps(drafted: Sequence[int], accepted: Sequence[int], cut: int =
 def serving(arm: str = "plain", block: int = 0, **given: Any) -> dict[str, Any]:
     """A serving of one arm; `ngram` has budget 4."""
     drafts = not arm.startswith("plain")
-    resolved = {"engine": "reference", "dtype": "float32", "prefix_cache": False, "max_running_requests": 4}
+    resolved = {"engine": "reference", "dtype": "float32", "prefix_cache": False, "max_running_requests": 4, "device": "cpu"}
+    resolved |= {"target_hash": "t", "target_implementation": "Dense", "context_limit": 2048, "kv_tokens": 4096}
+    resolved |= {"kv_dtype": "float32", "prefill_chunk": 64, "cuda_graphs": "off", "attention_backend": "sdpa"}
+    resolved |= {"linear": "torch", "verify_rule": "standard"}
     resolved |= {"drafter": "drafters.ngram.NgramDrafter" if drafts else None, "draft_budget": 4 if drafts else None}
     row = {
         "run_id": "r",
@@ -127,7 +130,6 @@ def serving(arm: str = "plain", block: int = 0, **given: Any) -> dict[str, Any]:
         "client_lag_p50_ms": 0.01,
         "client_lag_p99_ms": 0.1,
         "flags": [],
-        "invalid": [],
     }
     assert not given.keys() - row.keys()
     return row | given
@@ -175,8 +177,9 @@ def _cell(
 ) -> list[dict[str, Any]]:
     free, rows = [0] * concurrency, []
     for prompt in range(6):
-        accepted = [int(draw.integers(0, 5)) if arm == "ngram" else 0 for _ in range(12 if arm == "ngram" else 36)]
-        drafted = [4 if arm == "ngram" else 0] * len(accepted)
+        drafts = not arm.startswith("plain")
+        accepted = [int(draw.integers(0, 5)) if drafts else 0 for _ in range(12 if drafts else 36)]
+        drafted = [4 if drafts else 0] * len(accepted)
         slot = int(np.argmin(free))
         step_ms = STEP_MS[arm] * boot
         row = request_of_steps(
@@ -204,7 +207,7 @@ def write_run(folder: Path, rows: Mapping[str, Sequence[Mapping[str, Any]]], con
     """A finished run folder."""
     folder.mkdir(parents=True)
     for table in TABLES:
-        pq.write_table(table.to_arrow(rows[table.name]), folder / f"{table.name}.parquet")
+        pq.write_table(table.to_arrow(rows.get(table.name, [])), folder / f"{table.name}.parquet")
     (folder / "config.yaml").write_text(yaml.safe_dump(dict(config), sort_keys=False), "utf-8")
     (folder / "run.json").write_text(json.dumps({"run_id": folder.name, "finished_at": "now"}), "utf-8")
     return folder

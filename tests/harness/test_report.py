@@ -1,6 +1,7 @@
 """The printed table and the tidy summary agree, fit the console, and never show what may not be shown."""
 
 import io
+import re
 from copy import deepcopy
 
 import pytest
@@ -106,7 +107,7 @@ def test_one_block_is_descriptive_and_a_cut_run_says_so(tmp_path):
     assert "x descriptive" in text
     assert "8 of 36 cells are measured" in text
     assert "0 of 3 blocks" in text
-    assert "~" not in text
+    assert "  ~ " not in text
 
 
 def test_a_confounded_pair_prints_no_speedup(tmp_path):
@@ -120,6 +121,52 @@ def test_a_confounded_pair_prints_no_speedup(tmp_path):
     assert all("confounded" in line and "x [" not in line for line in lines)
     assert 'confounded by dtype ("float32" against "bfloat16")' in printed(folder)
     assert pick(summary(folder), "speedup").note.startswith("CONFOUNDED: ")
+
+
+def test_a_confounded_speedup_is_struck_and_labelled_on_demand_and_never_bare(tmp_path):
+    rows = simulate(2)
+    for row in rows["servings"]:
+        if row["arm"] == "ngram":
+            row["resolved"]["dtype"] = '"bfloat16"'
+    out = io.StringIO()
+    print_report(write_run(tmp_path / "run", rows), Console(file=out, width=120), allow_confounded=True)
+    lines = [line for line in out.getvalue().splitlines() if line.startswith("  ngram")]
+    assert len(lines) == 6
+    assert all(re.search(r"~~\d\.\d\dx~~ confounded", line) and "[" not in line for line in lines)
+
+
+def test_what_is_implied_or_unknown_is_marked_beside_the_number(tmp_path):
+    for factor, value, mark in (("kv_tokens", "3000", "†"), ("linear", "null", "?")):
+        rows = simulate(2)
+        for row in rows["servings"]:
+            if row["arm"] == "ngram":
+                row["resolved"][factor] = value
+        lines = [line for line in printed(write_run(tmp_path / factor, rows)).splitlines() if line.startswith("  ngram")]
+        assert all(f"] {mark}" in line for line in lines)
+
+
+def test_a_confounder_of_one_class_leaves_the_others_of_its_level(tmp_path):
+    rows = simulate(2)
+    for row in rows["requests"]:
+        if row["arm"] == "ngram" and row["prompt_set"] == "chat" and row["concurrency"] == 1:
+            row["cached_tokens"] = 50
+    folder = write_run(tmp_path / "run", rows)
+    numbers = summary(folder)
+    verdicts = {content: pick(numbers, "speedup", content=content).note.split(":")[0] for content in ("code", "chat", "all")}
+    assert verdicts == {"code": "CONTROLLED", "chat": "CONFOUNDED", "all": "CONFOUNDED"}
+    assert pick(numbers, "speedup", content="chat", concurrency=2).note.startswith("CONTROLLED")
+    assert "control: ngram against plain CONTROLLED in code, CONFOUNDED in chat" in printed(folder)
+
+
+def test_two_drafters_that_differ_in_more_than_the_drafter_are_told_apart(tmp_path):
+    rows = simulate(2, ("plain", "ngram", "other"))
+    for row in rows["servings"]:
+        if row["arm"] != "plain":
+            row["resolved"] |= {"drafter": f'"{row["arm"]}"', "draft_graphs": str(row["arm"] == "other").lower()}
+    text = printed(write_run(tmp_path / "run", rows))
+    assert "control: other against ngram CONFOUNDED" in text
+    assert "confounded by draft_graphs (false against true)" in text
+    assert "control: other against plain CONTROLLED" in text
 
 
 def test_a_coalesced_stream_refuses_time_per_token_in_the_table(tmp_path):

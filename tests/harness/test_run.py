@@ -15,6 +15,8 @@ from harness import probe, serving
 from harness import run as run_module
 from harness.engines.base import EngineError
 from harness.engines.scripted import ScriptedEngine
+from harness.report import summary
+from harness.report.run import read_run
 from harness.schedule import plan_servings
 from harness.store import code_hash, read_tables
 
@@ -55,14 +57,14 @@ def test_servings_carry_facts_and_are_valid(tmp_path: Path) -> None:
     tables = measure(tmp_path, {"step_ms": 2})
     servings = tables.servings.sort_values(["block", "order_in_block"])
     assert list(servings.arm) == ["plain", "ngram", "ngram", "plain"]
-    assert [list(reasons) for reasons in servings.invalid] == [[], [], [], []]
+    assert [list(reasons) for reasons in tables.cells.invalid] == [[]] * 16
     one = servings.iloc[1]
     assert (one.method, one.draft_budget, one.block) == ("ngram", 3, 0)
     counters = dict(one.counters)
     own = tables.requests[tables.requests.serving_id == one.serving_id]
     assert counters["output_tokens"] == own.output_tokens.sum()
     assert json.loads(dict(one.host)["physical_cores"]) >= 1
-    assert json.loads(dict(one.resolved)["runner"]) == "scripted"
+    assert json.loads(dict(one.resolved)["engine"]) == "scripted"
     assert one.ended_ns > one.launched_ns
     assert dict(one.memory)["sampled_peak_bytes"] > 2**20
     assert set(servings.session_id) == {one.session_id}
@@ -85,12 +87,57 @@ def test_each_concurrency_is_warmed_once_per_serving_with_prompts_that_are_not_m
     assert set(warm.groupby("cell_id").size()) <= {2, 3, 4, 6, 8}
 
 
+def test_every_cell_has_a_row_with_the_counters_of_its_own_window(tmp_path: Path) -> None:
+    tables = measure(tmp_path, {"step_ms": 1}, {"blocks": 1})
+    measured = tables.requests[tables.requests.phase == "measured"]
+    assert set(tables.cells.cell_id) == set(measured.cell_id)
+    for row in tables.cells.itertuples():
+        own = measured[measured.cell_id == row.cell_id]
+        assert dict(row.counters)["output_tokens"] == own.output_tokens.sum(), "warm-up is not in the window"
+        assert (row.started_ns, row.ended_ns) == (own.sent_ns.min(), own.ended_ns.max())
+    warm = tables.cells.groupby("serving_id").warmup_batches.agg(lambda batches: int((batches > 0).sum()))
+    assert set(warm) == {2}, "one warm-up per concurrency"
+    assert tables.cells[tables.cells.warmup_batches == 0].warmed_up.isna().all()
+
+
+def test_one_bad_cell_leaves_the_other_cells_of_its_serving_comparable(tmp_path: Path) -> None:
+    """A cap of one request bites at concurrency 2 alone: concurrency 1 of the same servings stays controlled."""
+    folder = run_bench(scripted_run({"cap": 1, "step_ms": 1}, {"blocks": 1, "prompts_per_set": 4}), tmp_path)
+    cells = read_tables(folder).cells
+    bad = cells[[len(reasons) > 0 for reasons in cells.invalid]]
+    assert set(bad.concurrency) == {2}
+    assert len(bad) == 4
+    run = read_run(folder)
+    assert run.control("ngram", 1).verdict == "CONTROLLED"
+    assert [f.factor for f in run.control("ngram", 2).of("confounder")] == ["concurrency_reached"]
+    numbers = summary(folder)
+    notes = numbers[numbers.metric == "speedup"].groupby("concurrency").note.agg(lambda notes: {n.split(":")[0] for n in notes})
+    assert notes.to_dict() == {1: {"CONTROLLED"}, 2: {"CONFOUNDED"}}
+
+
+def test_kernels_made_inside_the_window_make_the_cell_invalid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    honest = ScriptedEngine.generate
+
+    async def compiles(self: Any, request: Any) -> Any:
+        if "-m-0" in request.request_id and self._budget:
+            with self._log_path.open("a") as log:
+                log.write("Capturing CUDA graphs (decode, FULL): 3 of 7\n")
+        async for chunk in honest(self, request):
+            yield chunk
+
+    monkeypatch.setattr(ScriptedEngine, "generate", compiles)
+    folder = run_bench(scripted_run(protocol=QUICK, concurrency=[1]), tmp_path)
+    cells = read_tables(folder).cells
+    assert {(arm, len(reasons)) for arm, reasons in zip(cells.arm, cells.invalid, strict=True)} == {("plain", 0), ("ngram", 1)}
+    assert [f.factor for f in read_run(folder).control("ngram", 1).of("confounder")] == ["validity"]
+
+
 def test_a_failing_arm_keeps_its_rows_and_is_invalid(tmp_path: Path) -> None:
     tables = measure(tmp_path, {"fail_every": 4}, QUICK)
     failed = tables.requests[tables.requests.error.notna()]
     assert len(failed) == 6
     assert failed.finish.isna().all()
-    assert all(any(reason.startswith("errors: 25.0 %") for reason in reasons) for reasons in tables.servings.invalid)
+    assert sum(any(reason.startswith("errors: 33.3 %") for reason in reasons) for reasons in tables.cells.invalid) == 6
 
 
 def test_empty_answers_are_failures_in_the_table(tmp_path: Path) -> None:
@@ -98,7 +145,7 @@ def test_empty_answers_are_failures_in_the_table(tmp_path: Path) -> None:
     assert set(tables.requests.error.dropna()) == {"empty: the stream ended without a token"}
 
 
-def test_a_ledger_that_contradicts_itself_makes_the_serving_invalid_and_keeps_the_row(
+def test_a_ledger_that_contradicts_itself_makes_the_cell_invalid_and_keeps_the_row(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     honest = ScriptedEngine._chunk
@@ -112,7 +159,7 @@ def test_a_ledger_that_contradicts_itself_makes_the_serving_invalid_and_keeps_th
     assert len(tables.requests) == 2 * 4 * 3
     assert tables.requests.accepted.isna().all()
     assert all(drafted == 9 for steps in tables.requests.step_drafted for drafted in steps)
-    assert all("ledger: request" in reasons[0] for reasons in tables.servings.invalid)
+    assert all("ledger: request" in reasons[0] for reasons in tables.cells.invalid)
 
 
 def test_an_engine_that_tells_no_steps_gives_nulls_and_no_step_table(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from harness.records import REQUESTS, SAMPLES, SERVINGS, STEPS
+from harness.records import CELLS, REQUESTS, SAMPLES, SCHEMA_VERSION, SERVINGS, STEPS, TABLES
 from harness.store import Store, code_hash, compact, find_resumable, left_by_other_code, open_store, read_tables
 
 KEYS = {"run_id": "r", "serving_id": "s", "block": 0, "arm": "plain"}
@@ -29,10 +29,11 @@ def start(results: Path, config_hash: str = "c" * 64, fresh: bool = False) -> St
 
 def write(store: Store, cell_id: str, requests: int = 2) -> None:
     rows = [filled(REQUESTS, cell_id=cell_id, request_id=f"{cell_id}-{i}", phase="measured") for i in range(requests)]
-    store.write_cell(cell_id, {"requests": rows, "steps": [filled(STEPS, cell_id=cell_id)], "samples": [filled(SAMPLES)]})
+    told = {"cells": [filled(CELLS, cell_id=cell_id)], "steps": [filled(STEPS, cell_id=cell_id)], "samples": [filled(SAMPLES)]}
+    store.write_cell(cell_id, {"requests": rows, **told})
 
 
-def test_a_finished_run_is_four_files_and_its_configuration(tmp_path: Path) -> None:
+def test_a_finished_run_is_one_file_per_table_and_its_configuration(tmp_path: Path) -> None:
     store = start(tmp_path)
     write(store, "a")
     write(store, "b", 3)
@@ -40,11 +41,12 @@ def test_a_finished_run_is_four_files_and_its_configuration(tmp_path: Path) -> N
     store.finish()
     store.close()
     names = {path.name for path in store.folder.iterdir()} - {".lock"}
-    assert names == {"config.yaml", "run.json", *(f"{t}.parquet" for t in ("servings", "requests", "steps", "samples"))}
+    assert names == {"config.yaml", "run.json", *(f"{table.name}.parquet" for table in TABLES)}
     tables = read_tables(store.folder)
-    assert [len(t) for t in (tables.servings, tables.requests, tables.steps, tables.samples)] == [1, 5, 2, 2]
+    found = (tables.servings, tables.cells, tables.requests, tables.steps, tables.samples)
+    assert [len(table) for table in found] == [1, 2, 5, 2, 2]
     facts = json.loads((store.folder / "run.json").read_text("utf-8"))
-    assert (facts["config_hash"], facts["code_hash"], facts["schema"]) == ("c" * 64, "code", 1)
+    assert (facts["config_hash"], facts["code_hash"], facts["schema"]) == ("c" * 64, "code", SCHEMA_VERSION)
 
 
 def test_the_run_id_names_rig_time_and_configuration(tmp_path: Path) -> None:
@@ -63,10 +65,19 @@ def test_an_unfinished_run_can_be_read_and_compacted(tmp_path: Path) -> None:
     assert len(read_tables(store.folder).servings) == 0
 
 
+def test_a_run_that_was_measured_before_cells_had_rows_can_be_read(tmp_path: Path) -> None:
+    store = start(tmp_path)
+    write(store, "a")
+    store.finish()
+    (store.folder / "cells.parquet").unlink()
+    assert len(read_tables(store.folder).cells) == 0
+    assert len(read_tables(store.folder).requests) == 2
+
+
 def test_a_cell_with_a_bad_row_leaves_nothing_that_looks_complete(tmp_path: Path) -> None:
     store = start(tmp_path)
     with pytest.raises(ValueError, match="requests: missing or unknown columns"):
-        store.write_cell("a", {"requests": [{"cell_id": "a"}], "steps": [], "samples": []})
+        store.write_cell("a", {"cells": [], "requests": [{"cell_id": "a"}], "steps": [], "samples": []})
     assert store.complete_cells() == set()
 
 

@@ -1,7 +1,7 @@
 """The one loop that serves every arm: continuous batching over slots, chunked prefill, draft, verify, commit.
 
-An iteration is at most one prefill chunk followed by one decode step over all running requests. `plain` is the arm without a
-drafter: the same loop, nothing to propose.
+An iteration is at most `prefill_chunk` prompt tokens, of one request after another, and then one decode step over all running
+requests. `plain` is the arm without a drafter: the same loop, nothing to propose.
 """
 
 from __future__ import annotations
@@ -135,7 +135,12 @@ class Loop:
     def step(self) -> list[Emission]:
         """One iteration. Emissions come in the order of the batch."""
         self._admit()
-        emissions = self._prefill() if self._prefilling else []
+        emissions: list[Emission] = []
+        left = self.prefill_chunk
+        while self._prefilling and left > 0:
+            before = self.totals.prefill_tokens
+            emissions += self._prefill(left)
+            left -= self.totals.prefill_tokens - before
         if self._decoding:
             emissions += self._decode()
         return emissions
@@ -148,11 +153,12 @@ class Loop:
             job = self._waiting.popleft()
             self._prefilling.append(_Running(job, slot, RequestRandom(job.params.seed)))
 
-    def _prefill(self) -> list[Emission]:
+    def _prefill(self, rows: int) -> list[Emission]:
+        """The next `rows` tokens of the prompt that has waited longest, or what is left of it."""
         started = time.monotonic_ns()
         running = self._prefilling[0]
         prompt, done = running.job.prompt, running.prefilled
-        chunk = prompt[done : done + self.prefill_chunk]
+        chunk = prompt[done : done + rows]
         last = done + len(chunk) == len(prompt)
         tokens = torch.tensor([chunk], device=self.target.device)
         with self._watch.phase("verify"):

@@ -25,11 +25,12 @@ import torch
 import yaml
 
 from drafters.checkpoint import checkpoint_hash, resolve_target
-from drafters.contract import Target
+from drafters.contract import Tap, Target
 from drafters.loop import Job, Loop
 from drafters.sampling import SamplingParams
 from drafters.serving import load_dotted
 from drafters.train.prompts import ROOT, Prompt, read_prompts
+from drafters.train.states import Recorder, StateFiles
 from drafters.train.store import Answer, Asked, Store
 
 Render = Callable[[str], tuple[int, ...]]
@@ -50,6 +51,8 @@ class Recipe:
     temperature: float
     passes: int
     shard: int
+    states: str
+    taps: tuple[Tap, ...]
 
     @classmethod
     def read(cls, path: Path) -> Recipe:
@@ -57,7 +60,11 @@ class Recipe:
         expected = {field.name for field in fields(cls)}
         if wrong := sorted(expected ^ set(found)):
             raise ValueError(f"{path}: keys {wrong} are missing or unknown; the keys are {sorted(expected)}")
-        return cls(**found)
+        return cls(**found | {"taps": tuple(found["taps"])})
+
+    @property
+    def state_files(self) -> StateFiles:
+        return StateFiles(ROOT / self.states, self.taps)
 
 
 def plan(prompts: Sequence[Prompt], recipe: Recipe) -> list[list[Asked]]:
@@ -89,9 +96,16 @@ def job(asked: Asked, prompt_ids: tuple[int, ...], max_tokens: int, stops: froze
 
 
 def generate(
-    loop: Loop, work: Iterable[tuple[Asked, tuple[int, ...]]], max_tokens: int, stops: frozenset[int]
+    loop: Loop,
+    work: Iterable[tuple[Asked, tuple[int, ...]]],
+    max_tokens: int,
+    stops: frozenset[int],
+    states: StateFiles | None = None,
 ) -> Iterator[Answer]:
-    """Answers as they end. Every slot is refilled at once, across the borders of shards: a half-empty batch costs the same."""
+    """Answers as they end. Every slot is refilled at once, across the borders of shards: a half-empty batch costs the same.
+
+    With `states`, and a `Recorder` in the loop, the hidden states of an answer are on disk before the answer is yielded.
+    """
     waiting = iter(work)
     asked_of: dict[str, tuple[Asked, tuple[int, ...]]] = {}
     output: dict[str, list[int]] = {}
@@ -105,7 +119,10 @@ def generate(
         for emission in loop.step():
             output[emission.job_id] += emission.tokens
             if emission.finish:
-                yield Answer(*asked_of.pop(emission.job_id), tuple(output.pop(emission.job_id)))
+                answer = Answer(*asked_of.pop(emission.job_id), tuple(output.pop(emission.job_id)))
+                if states is not None and isinstance(loop.drafter, Recorder):
+                    states.write(answer, loop.drafter.done.pop(0))  # slots are released in the order of emissions
+                yield answer
         loop.records.clear()
 
 
@@ -118,6 +135,7 @@ def fill(
     max_tokens: int,
     stops: frozenset[int],
     report: Callable[[Answer], None],
+    states: StateFiles | None = None,
 ) -> None:
     """Generate what the store lacks of these shards, and write every shard as its last sequence ends."""
     shard_of = {a.key: number for number, asked in shards.items() for a in asked}
@@ -129,7 +147,7 @@ def fill(
     todo = [
         a for asked in _by_length(shards, text_of) for a in asked if missing[shard_of[a.key]] and a.key not in store.pending
     ]
-    for answer in generate(loop, ((a, render(text_of[a.prompt_id])) for a in todo), max_tokens, stops):
+    for answer in generate(loop, ((a, render(text_of[a.prompt_id])) for a in todo), max_tokens, stops, states):
         store.add(answer)
         report(answer)
         number = shard_of[answer.asked.key]
@@ -212,8 +230,9 @@ def run(recipe: Recipe, worker: int, workers: int, threads: int) -> None:
     )
     render, stops = renderer(folder)
     print(f"{left} of {total} sequences to generate into {store.folder} (process {os.getpid()})", file=sys.stderr, flush=True)
-    loop = Loop(target, None, 0, "standard", recipe.context)
-    fill(store, shards, {p.prompt_id: p.text for p in prompts}, render, loop, recipe.max_tokens, stops, Progress(left, total))
+    loop = Loop(target, Recorder(recipe.taps), 0, "standard", recipe.context)
+    text_of = {p.prompt_id: p.text for p in prompts}
+    fill(store, shards, text_of, render, loop, recipe.max_tokens, stops, Progress(left, total), recipe.state_files)
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -26,7 +26,20 @@ from drafters.train.prompts import COUNTS, HELD_OUT, ROOT, SOURCES, WORKLOADS, P
 from drafters.train.store import Answer, Store, read_answers
 
 STOPS = frozenset({1})
-RECIPE = Recipe("", "", "", slots=4, context=96, max_tokens=12, sampled_share=0.3, temperature=0.8, passes=2, shard=5)
+RECIPE = Recipe(
+    "",
+    "",
+    "",
+    slots=4,
+    context=96,
+    max_tokens=12,
+    sampled_share=0.3,
+    temperature=0.8,
+    passes=2,
+    shard=5,
+    states="",
+    taps=(0, "final"),
+)
 IDENTITY = {"target": "tiny"}
 
 

@@ -1,0 +1,68 @@
+"""The model card of an exported drafter: what it is, what it learned from, how well it did, and how to do it again."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from drafters.train.evaluate import Acceptance
+
+if TYPE_CHECKING:
+    from drafters.train.fit import Training
+
+_CARD = """# {name} drafter for {target}
+
+Trained by `python -m drafters.train {name}` from the recipe `drafters/train/recipes/{name}.yaml` of this repository.
+Embedding{head} are the target's and not stored. Weights: {weights:.2f} M in bfloat16, {bytes:.1f} MB.
+
+| | |
+|---|---|
+| data | {sequences} sequences of the target's own output, {tokens} answer tokens (`{data}`) |
+| updates | {steps} of {batch} sequences ({passes:.1f} passes), {minutes:.0f} min on {threads} CPU thread(s), seed {seed} |
+| final loss | {loss} |
+
+Held-out acceptance length (tokens per verification, bonus included), greedy, budget {budget}, up to {limit} new tokens; 95 %
+intervals by resampling prompts. The prompts share no template, topic or module with the training prompts.
+
+| content | acceptance length | low | high | prompts | steps |
+|---|---|---|---|---|---|
+{rows}
+
+Share accepted by position, given the position before: {positions}.
+
+![learning curve](curve.png)
+
+Evaluated again by `python -m drafters.train.evaluate {name}`.
+"""
+
+
+def write_card(training: Training, found: Acceptance) -> None:
+    """README.md and curve.png beside the weights."""
+    recipe, out = training.recipe, training.out
+    training.curve.draw(f"{recipe.name} for {training.target_name}", out / "curve.png")
+    intervals = {"all": found.of(), **{name: found.of(name) for name in sorted(set(found.classes))}}
+    rows = "\n".join(
+        f"| {name} | {i.value:.3f} | {i.low:.3f} | {i.high:.3f} | {i.prompts} | {i.steps} |" for name, i in intervals.items()
+    )
+    curve = training.curve.read("curve.csv")
+    text = _CARD.format(
+        name=recipe.name,
+        target=training.target_name,
+        head="" if "d2t" in training.objective.export()[1] else " and head",
+        weights=sum(t.numel() for t in training.objective.export()[1].values() if t.is_floating_point()) / 1e6,
+        bytes=(out / "model.safetensors").stat().st_size / 1e6,
+        sequences=len(training.sequences.answers),
+        tokens=training.tokens,
+        data=training.data.out,
+        steps=recipe.steps,
+        batch=recipe.batch,
+        passes=recipe.steps * recipe.batch / len(training.sequences.answers),
+        minutes=training.seconds / 60,
+        threads=recipe.threads,
+        seed=recipe.seed,
+        loss=curve[-1]["loss"] if curve else "not recorded",
+        budget=found.budget,
+        limit=2 * recipe.held_out_tokens,
+        rows=rows,
+        positions=", ".join(f"{rate:.3f}" for rate in found.positions()),
+    )
+    (out / "README.md").write_text(text, encoding="utf-8")

@@ -29,6 +29,12 @@ REPLAY_EXAMPLES = """examples:
 machine=auto is this machine; the name of an option may be shortened (target=smollm2). Every key that a substitution moves is
 listed. What does not exist here (a drafter for the substituted target, a prompt set) is left out by name."""
 
+VERDICT_EXAMPLES = """examples:
+  samerig verdict results/cpu_smollm2-20260101-120000-0f345d
+  samerig verdict RUN --profile coding ./mine.yaml      these traffic profiles; by default all of profiles/
+  samerig verdict RUN --matrix ./weights.yaml           another decision matrix than profiles/matrix/default.yaml
+  samerig verdict --matrix published_seven              no run: check a matrix's printed totals against its own scores"""
+
 
 def add_commands(add: Add) -> None:
     """Add the commands to a parser; `add` takes name, help and examples."""
@@ -49,6 +55,12 @@ def add_commands(add: Add) -> None:
         "--results", type=Path, default=Path("results"), metavar="DIR", help="results folder (default: results)"
     )
     replay.set_defaults(command=_replay)
+    verdict = add("verdict", "which arm to serve, by traffic profile, from a measured run", VERDICT_EXAMPLES)
+    verdict.add_argument("run", nargs="?", metavar="RUN", help="folder of a run, or its name in the results folder")
+    verdict.add_argument("--profile", nargs="+", metavar="NAME", help="traffic profiles by name or file (default: all)")
+    verdict.add_argument("--matrix", metavar="NAME", help="decision matrix by name or file (default: default)")
+    verdict.add_argument("--results", type=Path, default=Path("results"), metavar="DIR", help="results folder")
+    verdict.set_defaults(command=_verdict)
 
 
 def _claims(args: argparse.Namespace) -> int:
@@ -121,4 +133,26 @@ def _replay_run(args: argparse.Namespace, stored: Path) -> int:
     folder = args.measured or bench_and_report(composed, args.results, args.fresh)
     after = read_run(folder)
     print_repeated(environment(before, after), compare_runs(before, after), out)
+    return 0
+
+
+def _verdict(args: argparse.Namespace) -> int:
+    from harness.cli import _run_folder, console
+    from harness.report.run import read_run
+    from harness.verdict import recommend
+    from harness.verdict_matrix import check_lines, load_matrix
+    from harness.verdict_profile import load_profile, profile_names
+    from harness.verdict_scores import decision_matrix
+    from harness.verdict_show import print_matrix, print_recommendation
+
+    out, matrix = console(), load_matrix(args.matrix or "default")
+    if args.run is None:
+        if args.matrix is None:
+            raise ValueError("verdict: name a run, or a matrix to check with --matrix NAME")
+        print("\n".join(check_lines(matrix)))
+        return 0
+    run = read_run(_run_folder(args.run, args.results))
+    for profile in [load_profile(name) for name in args.profile or profile_names()]:
+        print_recommendation(recommend(run, profile), out)
+    print_matrix(run, matrix, decision_matrix(run, matrix), out)
     return 0

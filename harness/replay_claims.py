@@ -76,6 +76,12 @@ def only(run: FinishedRun, prompt_set: str) -> FinishedRun:
     return replace(run, requests=rows)
 
 
+def at_depth(run: FinishedRun, depth: int | None) -> FinishedRun:
+    """The run with the requests of sets at one depth of context; null for sets without a depth."""
+    wanted = "" if depth is None else str(depth)
+    return replace(run, requests=[row for row in run.requests if str(row["prompt_set"]).partition("@")[2] == wanted])
+
+
 def _numbers(run: FinishedRun) -> dict[tuple[int, str, str], Number]:
     """Numbers of one prompt set by concurrency, arm and metric; rates get an interval over blocks."""
     found = {}

@@ -1,0 +1,166 @@
+"""Traffic profiles: which share of the output tokens is asked at which concurrency, content class and depth of context.
+
+An arm's speedup on a profile is the time that plain takes for one mixture of tokens over the time that the arm takes for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import Field, model_validator
+
+from harness.config import Model
+from harness.metrics import EMPTY_LIMIT
+from harness.replay_claims import at_depth
+from harness.report.run import FinishedRun
+from harness.report.summary import ALL, Number, cells, numbers
+from harness.verdict_matrix import PROFILES, load
+
+SHORT = "short"
+
+
+class Profile(Model):
+    """Weights are shares of output tokens and are scaled to one. `context` `short` is the sets without a depth, split by
+    `classes`; a number is the depth of a long-context set."""
+
+    name: str
+    summary: str
+    concurrency: dict[int, float]
+    classes: dict[str, float]
+    context: dict[str | int, float] = Field({SHORT: 1.0})
+
+    @model_validator(mode="after")
+    def _weighs_something(self) -> Profile:
+        for key in ("concurrency", "classes", "context"):
+            weights = getattr(self, key).values()
+            if not sum(weights) > 0 or min(weights) < 0:
+                raise ValueError(f"{key}: weights must not be negative, and must add up to more than nothing")
+        return self
+
+
+def load_profile(name: str) -> Profile:
+    """A profile by its name in profiles/, or by the path of a YAML file. Raises ValueError that names the key."""
+    return load(Profile, name, PROFILES)
+
+
+def profile_names() -> list[str]:
+    return sorted(path.stem for path in PROFILES.glob("*.yaml"))
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One kind of request in a profile: its label, and its share of the output tokens."""
+
+    concurrency: int
+    label: str
+    depth: int | None
+    share: float
+
+
+def parts(profile: Profile) -> list[Part]:
+    """Every combination that the profile gives weight to; shares add up to one."""
+    levels, classes, context = (_scaled(w) for w in (profile.concurrency, profile.classes, profile.context))
+    found = []
+    for level, of_level in levels.items():
+        for depth, of_depth in context.items():
+            if depth == SHORT:
+                found += [Part(int(level), str(name), None, of_level * of_depth * w) for name, w in classes.items()]
+            else:
+                found.append(Part(int(level), "long", int(depth), of_level * of_depth))
+    return [part for part in found if part.share > 0]
+
+
+def _scaled(weights: Mapping[Any, float]) -> dict[Any, float]:
+    whole = sum(weights.values())
+    return {key: weight / whole for key, weight in weights.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One part of a profile as a run measured it for one arm. `plain_tps` is plain's rate, from which shares become time."""
+
+    part: Part
+    plain_tps: float
+    speedup: Number
+    error_rate: float | None
+
+    @property
+    def verdict(self) -> str:
+        """The control verdict that came with the speedup."""
+        return self.speedup.note.partition(":")[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Weighed:
+    """An arm on a profile. `low` and `high` hold whatever the cells have in common; null when a cell has no interval."""
+
+    arm: str
+    speedup: float | None
+    low: float | None
+    high: float | None
+    covered: float
+    measured: tuple[Measured, ...]
+
+    @property
+    def worst(self) -> Measured | None:
+        return min(self.measured, key=lambda one: one.speedup.value or 0.0, default=None)
+
+    @property
+    def problems(self) -> list[str]:
+        """Why this arm may not be recommended."""
+        found = [f"confounded in {label(m.part)}" for m in self.measured if m.verdict == "CONFOUNDED"]
+        failed = [m for m in self.measured if (m.error_rate or 0) > EMPTY_LIMIT]
+        return found + [f"{100 * (m.error_rate or 0):.1f} % of requests fail in {label(m.part)}" for m in failed]
+
+
+def label(part: Part) -> str:
+    name = part.label if part.depth is None else f"{part.label}@{part.depth}"
+    return f"{name} at concurrency {part.concurrency}"
+
+
+def weigh(run: FinishedRun, profile: Profile) -> list[Weighed]:
+    """Every arm but plain on a profile, over the parts that the run measured for both."""
+    tables = {depth: _numbers(at_depth(run, depth)) for depth in {part.depth for part in parts(profile)}}
+    return [_weighed(arm, list(_measured(arm, run, profile, tables))) for arm in run.methods if arm not in (run.plain, run.a_a)]
+
+
+Table = dict[tuple[int, str, str, str], Number]
+
+
+def _numbers(run: FinishedRun) -> Table:
+    found = {}
+    for cell in cells(run):
+        if cell.label == ALL:
+            continue
+        for number in numbers(cell):
+            if number.metric in ("speedup", "output_tps", "error_rate"):
+                found[cell.concurrency, cell.label, cell.arm, number.metric] = number
+    return found
+
+
+def _measured(arm: str, run: FinishedRun, profile: Profile, tables: dict[int | None, Table]) -> Iterator[Measured]:
+    for part in parts(profile):
+        table = tables[part.depth]
+        speedup = table.get((part.concurrency, part.label, arm, "speedup"))
+        plain = table.get((part.concurrency, part.label, str(run.plain), "output_tps"))
+        errors = table.get((part.concurrency, part.label, arm, "error_rate"))
+        if speedup is not None and speedup.value and plain is not None and plain.value:
+            yield Measured(part, plain.value, speedup, errors.value if errors else None)
+
+
+def _weighed(arm: str, found: list[Measured]) -> Weighed:
+    if not found:
+        return Weighed(arm, None, None, None, 0.0, ())
+    covered = sum(one.part.share for one in found)
+    ends = [(one.speedup.low, one.speedup.high) for one in found]
+    low = None if any(end[0] is None for end in ends) else _time_ratio(found, [end[0] or 0.0 for end in ends])
+    high = None if any(end[1] is None for end in ends) else _time_ratio(found, [end[1] or 0.0 for end in ends])
+    return Weighed(arm, _time_ratio(found, [one.speedup.value or 0.0 for one in found]), low, high, covered, tuple(found))
+
+
+def _time_ratio(found: list[Measured], speedups: list[float]) -> float:
+    """Plain's time for the mixture over the arm's: shares of tokens over plain's rate, and over the arm's."""
+    times = [one.part.share / one.plain_tps for one in found]
+    return sum(times) / sum(time / speedup for time, speedup in zip(times, speedups, strict=True))

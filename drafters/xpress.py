@@ -29,7 +29,7 @@ from drafters.dflash_network import DFlashNetwork
 from drafters.drafter_checkpoint import size_of
 
 # The refiner's parameters in our module, and their published names in vLLM's and in the speculators format.
-_PUBLISHED = {
+PUBLISHED = {
     "w1": ("xpress_head.w1", "refiner_head.token_embed"),
     "w2": ("xpress_head.w2", "refiner_head.readout"),
     "mix": ("xpress_head.mix.L", "refiner_head.mix_l"),
@@ -61,9 +61,9 @@ class Refiner(nn.Module):
         mean_R1H = (hidden_RBH * weight_RB1).sum(1, keepdim=True)
         return torch.cat((self.down_h(hidden_RBH), self.down_g(mean_R1H).expand(-1, hidden_RBH.shape[1], -1)), dim=-1)
 
-    def forward(self, states_RB2N: Tensor, before_RB: Tensor) -> Tensor:
-        """Corrections [R, B, N] of all slots, given the token before each."""
-        z_RBN = self.in_proj(torch.cat((states_RB2N, self.w1[before_RB]), dim=-1))
+    def forward(self, states_RB2N: Tensor, before_RBN: Tensor) -> Tensor:
+        """Corrections [R, B, N] of all slots, given the row of `w1` of the token before each."""
+        z_RBN = self.in_proj(torch.cat((states_RB2N, before_RBN), dim=-1))
         rows = z_RBN.shape[1]
         z_RBN = z_RBN + torch.einsum("nkj,rjn->rkn", self.mix[:, :rows, :rows].tril(), z_RBN)
         out: Tensor = z_RBN + self.down(F.silu(self.gate(z_RBN)) * self.up(z_RBN))
@@ -104,7 +104,7 @@ class XPressDrafter(DFlashDrafter):
         owner, _, own = parameter.partition(".")
         if owner != "refiner":
             return parameter
-        names = [name + ending for name in _PUBLISHED[own] for ending in (".weight", "")]
+        names = [name + ending for name in PUBLISHED[own] for ending in (".weight", "")]
         return next((name for name in names if name in published), names[0])
 
     def observe(self, slots: Sequence[int], hidden_RTM: Tensor | None, tokens_RT: Tensor, counts: Sequence[int]) -> None:
@@ -124,7 +124,7 @@ class XPressDrafter(DFlashDrafter):
         codes_RKCN = refiner.w2[top.indices]
         tokens_RK = top.indices[..., 0]
         for _ in range(min(self.passes, tokens_RK.shape[1])):
-            z_RKN = refiner(states_RB2N, torch.cat((known_R2, tokens_RK[:, :-1]), dim=1))[:, 1:]
+            z_RKN = refiner(states_RB2N, refiner.w1[torch.cat((known_R2, tokens_RK[:, :-1]), dim=1)])[:, 1:]
             best_RK1 = (top.values + (codes_RKCN @ z_RKN.unsqueeze(-1)).squeeze(-1)).argmax(-1, keepdim=True)
             tokens_RK = top.indices.gather(-1, best_RK1).squeeze(-1)
         return Draft(tokens_RK, lengths)

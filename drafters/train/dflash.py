@@ -34,7 +34,7 @@ from drafters.drafter_checkpoint import DrafterWeights
 from drafters.train.block_batch import Blocks, blocks_of
 from drafters.train.block_pass import PackedPass
 from drafters.train.objective import Example, Teacher, channel_scales
-from drafters.train.soft import CandidateHead
+from drafters.train.soft import CandidateHead, Candidates
 
 _STD = 0.02
 
@@ -82,6 +82,9 @@ class DFlashObjective:
     """
 
     architecture: ClassVar[str] = "DFlashDraftModel"
+    # Parameters that are published with a row per token, and learned as a map [H, ..] of the target's own table.
+    over_embedding: ClassVar[str | None] = None
+    over_head: ClassVar[str | None] = None
     network: DFlashNetwork
     taps: tuple[Tap, ...]
 
@@ -102,14 +105,23 @@ class DFlashObjective:
         self.packed = PackedPass(self.config, teacher.embedding_VH)
         self.candidates = CandidateHead(teacher, self.options.frequent, self.options.sampled)
         self.scale_M = channel_scales(examples)
-        initialise(self.network)
-        with torch.no_grad():  # the head expects channels of very different sizes
+        with torch.no_grad():
+            self.initialise()
+            # The head expects channels of very different sizes.
             self.network.norm.weight.copy_(torch.cat([e.final_NH[1:] for e in examples]).pow(2).mean(0).sqrt())
         if (folder := config.get("initial")) is not None:
             self.start_from(folder)
 
     def build(self, published: Mapping[str, Any], target: Target) -> DFlashNetwork:
         return DFlashNetwork(DFlashConfig.read(published, target.num_layers))
+
+    def initialise(self) -> None:
+        """Normal weights, half as large where they write into the residual stream; biases at nought and norms at one."""
+        for name, parameter in self.network.named_parameters():
+            if parameter.ndim > 1:
+                nn.init.normal_(parameter, std=_STD / 2 if name.endswith(("o_proj.weight", "down_proj.weight")) else _STD)
+            elif name.endswith("bias"):
+                nn.init.zeros_(parameter)
 
     def start_from(self, folder: str) -> None:
         """Take what the folder holds. ValueError for a tensor of another shape, or one that this network does not have."""
@@ -123,37 +135,76 @@ class DFlashObjective:
 
     def loss(self, batch: Sequence[Example], progress: float, draw: random.Random) -> tuple[Tensor, dict[str, float]]:
         stage = self.options.stage(progress)
-        blocks = blocks_of(batch, stage.block, stage.anchors, self.config.mask_token, draw)
+        blocks = blocks_of(batch, self.width(stage, draw), stage.anchors, self.config.mask_token, draw)
         states_ABH = self.packed.states(self.network, blocks, self.scale_M)
-        return self.block_loss(blocks, states_ABH, draw)
+        said = self.say(blocks, self.spoken(blocks, states_ABH), draw)
+        loss = weighted_mean(labelled_loss(said, self.options.hard), blocks.slot_L, self.options.decay)
+        more, shown = self.further(blocks, states_ABH, said, progress)
+        return loss + more, accuracies(said.right, blocks) | shown
 
-    def block_loss(self, blocks: Blocks, states_ABH: Tensor, draw: random.Random) -> tuple[Tensor, dict[str, float]]:
-        """Weighted mean over labelled rows, and how often each slot's likeliest candidate is the target's."""
-        candidates = self.candidates.draw(blocks.token_L, draw)
-        teacher_LC = candidates.teacher(blocks.said_LH)
-        state_LH = states_ABH.flatten(0, 1)[blocks.row_L]
-        logits_LC = state_LH @ candidates.head_CH.T + candidates.raise_C
-        token_L = (state_LH * self.teacher.head_VH[blocks.token_L]).sum(-1)  # the logit of the text's own token
-        loss_L = labelled_loss(logits_LC, token_L, teacher_LC, self.options.hard)
-        right_L = logits_LC.detach().argmax(-1) == teacher_LC.argmax(-1)
-        weight_L = slot_weights(blocks.slot_L, self.options.decay)
-        return (loss_L * weight_L).sum() / weight_L.sum().clamp_min(1e-6), accuracies(right_L, blocks)
+    def width(self, stage: Stage, draw: random.Random) -> int:
+        """Rows of the blocks of one update."""
+        return stage.block
+
+    def spoken(self, blocks: Blocks, states_ABH: Tensor) -> Tensor:
+        """What the head reads for each labelled row, [L, H]."""
+        return states_ABH.flatten(0, 1)[blocks.row_L]
+
+    def further(self, blocks: Blocks, states_ABH: Tensor, said: Said, progress: float) -> tuple[Tensor, dict[str, float]]:
+        """What a member of the family adds to the loss, and to what is shown."""
+        return torch.zeros(()), {}
+
+    def say(self, blocks: Blocks, state_LH: Tensor, draw: random.Random) -> Said:
+        """Labelled rows through the head, over candidates."""
+        candidates, transform = self.candidates.draw(blocks.token_L, draw), self.network.transform
+        logits_LC = transform(state_LH @ candidates.head_CH.T)
+        token_L = transform((state_LH * self.teacher.head_VH[blocks.token_L]).sum(-1))
+        return Said(candidates, logits_LC, token_L, candidates.teacher(blocks.said_LH))
 
     def export(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
         tensors = {name: value.detach().clone() for name, value in self.network.state_dict().items()}
         tensors["fc.weight"] = tensors["fc.weight"] / self.scale_M
+        if self.over_embedding is not None:
+            tensors[self.over_embedding] = self.teacher.embedding_VH @ tensors[self.over_embedding]
+        if self.over_head is not None:
+            tensors[self.over_head] = self.teacher.head_VH @ tensors[self.over_head]
         return dict(self.published), tensors
 
 
-def labelled_loss(logits_LC: Tensor, token_L: Tensor, teacher_LC: Tensor, hard: float) -> Tensor:
+@dataclass(frozen=True, slots=True)
+class Said:
+    """Labelled rows through the head: logits of candidates and of the text's own token, and the target's probabilities.
+
+    The logits are the network's own, before sampled candidates are raised; `teacher_LC` is after.
+    """
+
+    candidates: Candidates
+    logits_LC: Tensor
+    token_L: Tensor
+    teacher_LC: Tensor
+
+    @property
+    def gold(self) -> Tensor:
+        """Which candidate is the target's likeliest, [L]; a sampled one counts for itself only."""
+        return (self.teacher_LC * (-self.candidates.raise_C).exp()).argmax(-1)
+
+    @property
+    def right(self) -> Tensor:
+        """Whether the network's likeliest candidate is that one, [L]."""
+        return self.logits_LC.detach().argmax(-1) == self.gold
+
+
+def labelled_loss(said: Said, hard: float) -> Tensor:
     """Cross-entropy of each row against `hard` of the text's token and the rest of the target's distribution, [L]."""
-    soft_L = (teacher_LC * logits_LC).sum(-1)
-    return torch.logsumexp(logits_LC, -1) - torch.lerp(soft_L, token_L, hard)
+    logits_LC = said.logits_LC + said.candidates.raise_C
+    soft_L = (said.teacher_LC * logits_LC).sum(-1)
+    return torch.logsumexp(logits_LC, -1) - torch.lerp(soft_L, said.token_L, hard)
 
 
-def slot_weights(slot_L: Tensor, decay: float) -> Tensor:
-    """exp(-(k - 1) / decay) of slot k."""
-    return torch.exp((1 - slot_L) / decay)
+def weighted_mean(loss_L: Tensor, slot_L: Tensor, decay: float) -> Tensor:
+    """Slot k weighs exp(-(k - 1) / decay)."""
+    weight_L = torch.exp((1 - slot_L) / decay)
+    return (loss_L * weight_L).sum() / weight_L.sum().clamp_min(1e-6)
 
 
 def accuracies(right_L: Tensor, blocks: Blocks) -> dict[str, float]:
@@ -179,10 +230,3 @@ def published_config(config: Mapping[str, Any], target: Target, architecture: st
         "num_target_layers": target.num_layers,
         "dflash_config": family,
     }
-
-
-def initialise(network: nn.Module) -> None:
-    """Normal weights, half as large where they write into the residual stream. Norms stay at one."""
-    for name, parameter in network.named_parameters():
-        if parameter.ndim > 1:
-            nn.init.normal_(parameter, std=_STD / 2 if name.endswith(("o_proj.weight", "down_proj.weight")) else _STD)

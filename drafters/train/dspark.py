@@ -62,7 +62,8 @@ class DSparkObjective(DFlashObjective):
         nn.init.zeros_(self.network.markov_head.markov_w2.weight)
 
     def spoken(self, blocks: Blocks, states_ABH: Tensor) -> Tensor:
-        return super().spoken(blocks, states_ABH) + self.network.markov_head.markov_w2(self._codes(blocks))
+        biased: Tensor = super().spoken(blocks, states_ABH) + self.network.markov_head.markov_w2(self._codes(blocks))
+        return biased
 
     def _codes(self, blocks: Blocks) -> Tensor:
         """W1 of the true token before each row, [L, N]."""

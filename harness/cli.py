@@ -44,8 +44,11 @@ RIGS_EXAMPLES = """examples:
 REPORT_EXAMPLES = """examples:
   samerig report results/cpu_smollm2-20260101-120000-0f345d
   samerig report cpu_smollm2-20260101-120000-0f345d     the same, looked up in results/
-  samerig report results/one results/two                several runs, one after the other
-  samerig report                                        the newest run"""
+  samerig report                                        the newest run
+  samerig report results/one results/two                two runs side by side, as far as their rigs agree
+  samerig report RUN --html                             the page RUN/report.html, one file without a network
+  samerig report RUN --csv > numbers.csv                every number; --markdown: tables for a model card
+  samerig report RUN --figure docs/speedup.svg          the speedup figure; .png and .pdf too"""
 
 TOP = f"""examples:
   samerig rigs
@@ -109,6 +112,10 @@ def _parser() -> argparse.ArgumentParser:
     report.add_argument(
         "run", nargs="*", metavar="RUN", help="folder of a run, or its name in the results folder (default: the newest)"
     )
+    form = report.add_mutually_exclusive_group()
+    for name, text in (("html", "write report.html into the run"), ("csv", "every number"), ("markdown", "Markdown tables")):
+        form.add_argument(f"--{name}", dest="form", action="store_const", const=name, default="table", help=text)
+    form.add_argument("--figure", type=Path, metavar="FILE", help="write the speedup figure of one run")
     _add_results(report)
     report.set_defaults(command=_report)
     add_commands(lambda name, text, examples: _command(commands, name, text, examples))
@@ -163,11 +170,11 @@ def _plan(args: argparse.Namespace) -> int:
 
 
 def _report(args: argparse.Namespace) -> int:
-    from harness.report import print_report
+    from harness.report.command import show
 
-    for folder in [_run_folder(run, args.results) for run in args.run] or [_newest(args.results)]:
-        print_report(folder, console())
-    return 0
+    folders = [_run_folder(run, args.results) for run in args.run] or [_newest(args.results)]
+    code: int = show(folders, console(), args.form, args.figure)
+    return code
 
 
 def _newest(results: Path) -> Path:
@@ -215,13 +222,14 @@ def _jobs(args: argparse.Namespace) -> list[ComposedRun]:
 
 
 def bench_and_report(composed: ComposedRun, results: Path, fresh: bool) -> Path:
-    """Measure one run, print its table and where its files are; returns its folder."""
+    """Measure one run, print its table, write its page, and say where its files are; returns its folder."""
     from harness.report import print_report
+    from harness.report.html import write_html
     from harness.run import bench
 
     out = console()
     # Progress goes to stderr, so that a piped table is a table.
     folder: Path = bench(composed, results, fresh=fresh, console=Console(stderr=True, highlight=False))
     print_report(folder, out)
-    out.print(f"files: {folder}", soft_wrap=True)
+    out.print(f"files: {folder}, page: {write_html(folder)}", soft_wrap=True)
     return folder

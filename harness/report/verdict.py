@@ -82,7 +82,13 @@ def _described(run: FinishedRun, best: Number) -> str:
 
 
 def _ratio(number: Number) -> str:
-    return f"{number.value:.2f}x [{number.low:.2f}, {number.high:.2f}]"
+    return _interval(number.value or 0.0, number.low or 0.0, number.high or 0.0)
+
+
+def _interval(ratio: float, low: float, high: float) -> str:
+    """Two decimals, three where a limit would read as 1.00: it decides on which side of 1 the interval lies."""
+    digits = 3 if "1.00" in (f"{low:.2f}", f"{high:.2f}") else 2
+    return f"{ratio:.{digits}f}x [{low:.{digits}f}, {high:.{digits}f}]"
 
 
 def _control(number: Number) -> str:
@@ -100,10 +106,16 @@ def _rival(run: FinishedRun, best: str, other: str, level: int) -> str:
     arms = run.within_sessions(run.measured(level, tuple(run.classes(level))))
     found = output_speedup(arms, best, other, level)
     control = run.pair(other, best, level)
-    if isinstance(found, Missing) or found.low is None or control is None or control.verdict == "CONFOUNDED":
+    if (
+        isinstance(found, Missing)
+        or found.low is None
+        or found.high is None
+        or control is None
+        or control.verdict == "CONFOUNDED"
+    ):
         return f"; {other} is next and cannot be compared with it directly"
-    told = "told apart" if _apart(found) else "not told apart"
-    return f"; against {other}, the next, {found.ratio:.2f}x [{found.low:.2f}, {found.high:.2f}]: {told}"
+    told = "ahead of" if _apart(found) else "not told apart from"
+    return f"; {told} {other}, the next: {_interval(found.ratio, found.low, found.high)}"
 
 
 def _apart(found: Speedup) -> bool:

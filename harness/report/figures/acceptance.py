@@ -40,7 +40,7 @@ def length_against_rate(source: Source) -> Chart | None:
     data = points.rename(columns={"budget": "budget_tokens", "length": "acceptance_length_tokens_per_step", "low": "low_95"})
     data = data.rename(columns={"high": "high_95", "n": "requests", "rate": "acceptance_rate_share"})
     alt = f"Acceptance length against rate. {sentence(words)}."
-    return Chart("acceptance", "Acceptance length and rate", LENGTH_READING, alt, data, panels, _arms(points))
+    return Chart("acceptance", "Acceptance length and rate", LENGTH_READING, alt, data, panels, source.legend(points.arm))
 
 
 def by_position(source: Source) -> Chart | None:
@@ -61,7 +61,7 @@ def by_position(source: Source) -> Chart | None:
         f"Share accepted by draft position. {sentence(words)}.",
         points.rename(columns={"n": "steps_with_a_draft"}),
         panels,
-        _arms(points),
+        source.legend(points.arm),
     )
 
 

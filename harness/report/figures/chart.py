@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 from harness.report.figures.style import Look, looks, styled
 from harness.report.run import FinishedRun, read_run
@@ -29,12 +30,18 @@ class Source:
 
     @property
     def looks(self) -> Mapping[str, Look]:
-        return looks(tuple(self.run.methods))
+        known = looks(tuple(self.run.methods))
+        return {arm: known[arm] for arm in self.run.methods}
 
     @property
     def drafting(self) -> list[str]:
         """Arms that draft, in the order of the run."""
         return [arm for arm, method in self.run.methods.items() if method != "plain"]
+
+    def legend(self, arms: Iterable[str]) -> dict[str, Look]:
+        """These arms with their looks, in the order of the run."""
+        wanted = set(arms)
+        return {arm: look for arm, look in self.looks.items() if arm in wanted}
 
     def pick(self, *metrics: str) -> pd.DataFrame:
         """Lines of these metrics that have a value, in the order of the run."""
@@ -53,7 +60,10 @@ class Panel:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """A figure. `alt` says in words what it shows; `data` is every number in it, one line each, units in the column names."""
+    """A figure. `alt` says in words what it shows; `data` is every number in it, one line each, units in the column names.
+
+    `arms` are those that its legend names; `columns` is how many panels stand side by side where there is room.
+    """
 
     key: str
     title: str
@@ -61,7 +71,8 @@ class Chart:
     alt: str
     data: pd.DataFrame
     panels: tuple[Panel, ...]
-    arms: tuple[str, ...] = ()
+    arms: Mapping[str, Look] = field(default_factory=dict)
+    columns: int = 3
 
 
 def source(folder: Path) -> Source:
@@ -70,9 +81,9 @@ def source(folder: Path) -> Source:
     return Source(run, frame(run))
 
 
-def figure(chart: Chart, columns: int = 3) -> Figure:
-    """All panels on one matplotlib figure, for a notebook or a file."""
-    columns = min(columns, len(chart.panels))
+def figure(chart: Chart) -> Figure:
+    """All panels on one matplotlib figure with a legend, for a notebook or a file."""
+    columns = min(chart.columns, len(chart.panels))
     rows = [chart.panels[i : i + columns] for i in range(0, len(chart.panels), columns)]
     heights = [max(panel.inches[1] for panel in row) for row in rows]
     width = max(panel.inches[0] for panel in chart.panels)
@@ -82,7 +93,15 @@ def figure(chart: Chart, columns: int = 3) -> Figure:
         for i, row in enumerate(rows):
             for j, panel in enumerate(row):
                 draw_panel(whole.add_subplot(grid[i, j]), panel)
+        _legend(whole, chart)
     return whole
+
+
+def _legend(whole: Figure, chart: Chart) -> None:
+    """The arms above all panels; a page has its own."""
+    if chart.arms:
+        handles = [Line2D([], [], color=look.light, marker=look.marker, label=arm) for arm, look in chart.arms.items()]
+        whole.legend(handles=handles, loc="outside upper left", ncols=len(handles), frameon=False)
 
 
 def draw_panel(axes: Axes, panel: Panel) -> None:

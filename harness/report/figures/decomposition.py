@@ -16,12 +16,13 @@ from harness.report.figures.style import PARTS as TONES
 
 PARTS = {
     "draft_ms": ("draft", TONES[1], "///"),
-    "verify_ms": ("verify (target's pass)", TONES[0], ""),
-    "machinery_ms": ("other (sampling, bookkeeping)", TONES[3], ""),
+    "verify_ms": ("verify", TONES[0], ""),
+    "machinery_ms": ("other", TONES[3], ""),
 }
 READING = (
-    "Mean time of a decode step over the steps with a full batch, and the same divided by the tokens that a step delivers to"
-    " each request: an arm is faster than plain if its bar per token is shorter. Times are the engine's own, without prefill;"
+    "Mean time of a decode step: drafting, the target's pass (verify) and the rest (sampling, bookkeeping), over the steps with"
+    " a full batch; and the same divided by the tokens that a step delivers to each request: an arm is faster than plain if"
+    " its bar per token is shorter. Times are the engine's own, without prefill;"
     " n in the data counts steps."
 )
 
@@ -38,7 +39,7 @@ def bars(source: Source) -> Chart | None:
         f" ms a step, {p.total_ms / p.tokens_per_step:.3g} ms a token"
         for p in lines_of(data)
     ]
-    return Chart("decomposition", "Where the time goes", READING, f"Time by part. {sentence(words)}.", data, panels)
+    return Chart("decomposition", "Where the time goes", READING, f"Time by part. {sentence(words)}.", data, panels, columns=2)
 
 
 def _lines(source: Source) -> Iterator[dict[str, object]]:
@@ -74,4 +75,4 @@ def _draw(axes: Axes, lines: pd.DataFrame, label: str, per_token: bool) -> None:
         axes.annotate(f"{end:.3g}", (end, y), xytext=(3, 0), textcoords="offset points", va="center", fontsize=8)
     names_axis(axes, [str(arm) for arm in lines.arm])
     axes.set(xlim=(0, float(left.max()) * 1.14), xlabel=label)
-    axes.legend(ncols=3, loc="lower center", bbox_to_anchor=(0.42, 1.0), frameon=False, fontsize=7.5, labelcolor=MUTED.light)
+    axes.legend(ncols=3, loc="lower center", bbox_to_anchor=(0.5, 1.0), frameon=False, fontsize=8, labelcolor=MUTED.light)

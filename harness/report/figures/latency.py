@@ -35,7 +35,7 @@ def distributions(source: Source) -> Chart | None:
         for p in lines_of(data[data.n > 0])
     ]
     alt = f"Time to first token and time per output token. {sentence(words)}."
-    return Chart("latency", "TTFT and TPOT distributions", READING, alt, data, panels, tuple(source.run.methods))
+    return Chart("latency", "TTFT and TPOT distributions", READING, alt, data, panels, source.legend(source.run.methods), 2)
 
 
 def _lines(source: Source) -> list[dict[str, object]]:

@@ -34,7 +34,8 @@ def by_class(source: Source) -> Chart | None:
         f"Speedup over plain. {sentence(list(_words(points[points.content_class == _whole(points)])))}.",
         _data(points),
         panels,
-        tuple(source.drafting),
+        source.legend(points.arm),
+        columns=2 if len(panels) in (2, 4) else 3,
     )
 
 
@@ -50,9 +51,8 @@ def by_concurrency(source: Source) -> Chart | None:
     panels = tuple(_level_panel(source, points[points.content_class == name], name, levels, limits) for name in classes)
     whole = points[points.content_class == _whole(points)].sort_values(["arm", "concurrency"], kind="stable")
     alt = f"Speedup over plain against concurrency. {sentence(list(_words(whole)))}."
-    return Chart(
-        "speedup-concurrency", "Speedup against concurrency", READING, alt, _data(points), panels, tuple(source.drafting)
-    )
+    arms = source.legend(points.arm)
+    return Chart("speedup-concurrency", "Speedup against concurrency", READING, alt, _data(points), panels, arms)
 
 
 def _points(source: Source) -> pd.DataFrame:
@@ -97,9 +97,7 @@ def _point(axes: Axes, source: Source, points: pd.DataFrame, y: float) -> None:
     for point in lines_of(points):
         if pd.isna(point.value):
             text = f"{point.arm}: {'confounded' if point.verdict == 'CONFOUNDED' else 'not measured'}"
-            axes.text(
-                1.03, y, text, va="center", fontsize=7, color=MUTED.light, transform=axes.get_yaxis_transform(), ha="right"
-            )
+            axes.annotate(text, (1, y), (5, 0), textcoords="offset points", va="center", fontsize=7, color=MUTED.light)
             continue
         look = source.looks[str(point.arm)]
         mark(axes.plot(point.value, y, look.marker, **_face(look.light, point))[0])

@@ -25,9 +25,9 @@ def panel_svg(panel: Panel, name: str, alt: str) -> str:
     return _inline(text, name, panel.title, alt)
 
 
-def chart_svg(chart: Chart, columns: int = 3) -> str:
+def chart_svg(chart: Chart) -> str:
     """A whole figure as a stand-alone SVG file that follows the reader's colour scheme, on its own paper."""
-    whole = figure(chart, columns)
+    whole = figure(chart)
     with styled(chart.key):
         text = _inline(_text(whole), chart.key, chart.title, chart.alt)
     light, dark = (_rules(is_dark) for is_dark in (False, True))

@@ -59,15 +59,24 @@ def timeline(source: Source) -> Chart | None:
     cells, blocks = _cells(source, times), _blocks(source, times)
     end = max(float(samples.minute.max()), max((cell["end_minute"] for cell in cells), default=0.0))
     known = [name for name in QUANTITIES if (samples.quantity == QUANTITIES[name][0]).any()]
+    still = [label for label in ("stolen CPU time",) if _is_zero(samples, label)]
+    known = [name for name in known if QUANTITIES[name][0] not in still]
     absent = [QUANTITIES[name][0] for name in ALWAYS if name not in known]
     panels = (
         _cells_panel(source, cells, blocks, end),
         *(_quantity_panel(samples, name, blocks, end) for name in known),
     )
     note = f" Not reported on this machine: {', '.join(absent)}." if absent else ""
+    note += "".join(f" No {label}." for label in still)
     words = "; ".join(_words(samples, name) for name in known)
     alt = f"{len(cells)} cells in {len(blocks)} blocks over {end:.1f} minutes. {words}."
-    return Chart("timeline", "Timeline", READING + note, alt, samples, panels, tuple(source.run.methods))
+    return Chart("timeline", "Timeline", READING + note, alt, samples, panels, source.legend(source.run.methods))
+
+
+def _is_zero(samples: pd.DataFrame, label: str) -> bool:
+    """A line on the axis would look like an empty plot; words say it better."""
+    here = samples[samples.quantity == label]
+    return not here.empty and not here["max"].any()
 
 
 def _binned(source: Source, times: Times) -> pd.DataFrame:

@@ -69,7 +69,7 @@ def servings(run: FinishedRun) -> list[list[str]]:
 
 def _serving(run: FinishedRun, row: Row) -> list[str]:
     peak = peak_memory(row, run.samples)
-    told = [str(text) for column in ("invalid", "flags", "throttle_reasons") for text in row[column]]
+    told = [str(text) for column in ("flags", "throttle_reasons") for text in row[column]] + _invalid(run, row)
     return [
         str(row["serving_id"]),
         str(row["block"]),
@@ -81,3 +81,10 @@ def _serving(run: FinishedRun, row: Row) -> list[str]:
         "-" if is_null(row["energy_j"]) else f"{row['energy_j']:.0f}",
         "; ".join(told) or "-",
     ]
+
+
+def _invalid(run: FinishedRun, serving: Row) -> list[str]:
+    """Why the serving, in runs that say it there, or one of its cells may not be compared; each reason once."""
+    cells = [cell for cell in run.cell_rows if cell["serving_id"] == serving["serving_id"]]
+    reasons = [str(text) for row in (serving, *cells) for text in row.get("invalid") or ()]
+    return [f"invalid: {reason}" for reason in dict.fromkeys(reasons)]

@@ -23,7 +23,8 @@ from harness.report.summary import cells, numbers
 from harness.report.table import DRAFTING, SPEED, Line
 from harness.report.verdict import sentences
 
-WIDE_INCHES = 5.0
+WIDE_INCHES = 4.0
+FIRST = "speedup"  # figures whose key begins so stand before the table
 
 
 def page_of(source: Source, folder: Path) -> Mapping[str, Any]:
@@ -46,7 +47,8 @@ def page_of(source: Source, folder: Path) -> Mapping[str, Any]:
         "css": Markup(files("harness.report.html").joinpath("style.css").read_text("utf-8")),
         "tables": tables,
         "legend": LEGEND,
-        "charts": drawn,
+        "first_charts": [chart for chart in drawn if chart["key"].startswith(FIRST)],
+        "charts": [chart for chart in drawn if not chart["key"].startswith(FIRST)],
         "controls": _controls(source),
         "sections": told,
         "anchors": _anchors(bool(tables), drawn, told),
@@ -65,9 +67,11 @@ def _rules(dark: bool) -> Markup:
 
 def _anchors(has_table: bool, drawn: list[dict[str, Any]], told: list[dict[str, Any]]) -> list[tuple[str, str]]:
     """Key and title of every section, in the order of the page."""
-    first = [("table", "Table")] if has_table else []
-    parts = [(str(part["key"]), str(part["title"])) for part in (*drawn, {"key": "control", "title": "Control"}, *told)]
-    return [*first, *parts, ("rig", "Rig, replay")]
+    parts = [(str(part["key"]), str(part["title"])) for part in drawn]
+    at = sum(key.startswith(FIRST) for key, _ in parts)
+    middle = [("table", "Table")] if has_table else []
+    texts = [(str(part["key"]), str(part["title"])) for part in told]
+    return [*parts[:at], *middle, *parts[at:], ("control", "Control"), *texts, ("rig", "Rig, replay")]
 
 
 def _chart(source: Source, chart: Chart) -> dict[str, Any]:
@@ -77,7 +81,8 @@ def _chart(source: Source, chart: Chart) -> dict[str, Any]:
         "key": chart.key,
         "title": chart.title,
         "caption": chart.caption,
-        "legend": [{"name": arm, "swatch": Markup(swatch(source.looks[arm]))} for arm in chart.arms],
+        "columns": chart.columns,
+        "legend": [{"name": arm, "swatch": Markup(swatch(look))} for arm, look in chart.arms.items()],
         "panels": [_panel(chart, i) for i in range(len(chart.panels))],
         "file": f"{source.run.run_id}-{chart.key}.csv",
         "href": f"data:text/csv;charset=utf-8,{quote(text)}",
@@ -106,7 +111,7 @@ def _table(level: int, groups: Mapping[str, Mapping[str, Line]]) -> dict[str, An
     columns = (*SPEED, *DRAFTING)
     return {
         "concurrency": level,
-        "headings": [" ".join(column.heading.split("\n")) for column in columns],
+        "headings": [column.heading.split("\n") for column in columns],
         "groups": [
             {
                 "name": name,
@@ -121,10 +126,16 @@ def _table(level: int, groups: Mapping[str, Mapping[str, Line]]) -> dict[str, An
 
 def _controls(source: Source) -> list[dict[str, Any]]:
     """The ledger of every arm against plain at every concurrency: verdict, and findings with both values and the remedy."""
-    run, found = source.run, []
-    for level in run.levels():
-        for arm in run.methods:
-            if control := run.control(arm, level):
-                title = f"{arm} against {control.plain}, concurrency {level}"
-                found.append({"title": title, "verdict": control.verdict, "findings": control.findings})
-    return found
+    run = source.run
+    found = [(level, run.control(arm, level)) for level in run.levels() for arm in run.methods]
+    return [
+        {
+            "arm": control.arm,
+            "title": f"{control.arm} against {control.plain}, concurrency {level}",
+            "concurrency": level,
+            "verdict": control.verdict,
+            "findings": control.findings,
+        }
+        for level, control in found
+        if control
+    ]

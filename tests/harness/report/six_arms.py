@@ -20,6 +20,7 @@ DRAFT_MS = {"ngram": 0.1, "mtp": 2.0, "eagle3": 3.0, "dflash": 1.6, "dflash2": 1
 ACCEPTANCE = {"ngram": 0.3, "mtp": 0.62, "eagle3": 0.7, "dflash": 0.74, "dflash2": 0.8}
 CLASSES = {"humaneval": ("code", 1.1), "gsm8k": ("math", 1.0), "chat": ("chat", 0.85), "prose": ("prose", 0.7)}
 LEVELS = (1, 4)
+TOKENS = 36
 PLAIN_MS = {1: 20.0, 4: 26.0}
 PER_ROW_MS = {1: 0.5, 4: 2.2}
 
@@ -95,6 +96,7 @@ def _cell(
         row = synthetic.request_of_steps(
             [budget] * len(accepted),
             accepted,
+            cut=sum(kept + 1 for kept in accepted) - TOKENS,
             step_ms=step_ms,
             sent_ns=free[slot],
             prompt_id=f"p{prompt}",
@@ -112,9 +114,9 @@ def _cell(
 
 
 def _accepted(arm: str, ease: float, budget: int, draw: np.random.Generator) -> list[int]:
-    """Drafts accepted in every step, until some 36 tokens are made."""
-    made, accepted = 1, []
-    while made < 36:
+    """Drafts accepted in every step, until the tokens after the first are made; the last step may make more."""
+    made, accepted = 0, []
+    while made < TOKENS:
         kept = next((i for i in range(budget) if draw.random() > ACCEPTANCE[arm] * ease), budget)
         accepted.append(kept)
         made += kept + 1

@@ -1,0 +1,59 @@
+"""`samerig report`: which of its forms was asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from harness.report import export, print_report
+from harness.report.compare import print_comparison
+
+
+def figure_file(folder: Path, file: Path) -> None:
+    """Write the speedup figure of a run: SVG that follows light and dark, or whatever matplotlib knows by the suffix.
+
+    Raises ValueError for a run without a speedup, and for a suffix that nobody knows.
+    """
+    from harness.report.figures import chart_svg, figure, source
+    from harness.report.figures.speedup import by_class
+    from harness.report.figures.style import styled
+
+    found = source(folder)
+    chart = by_class(found)
+    if chart is None:
+        raise ValueError(f"{folder}: has no speedup to draw; measure plain and another arm in one run")
+    if file.suffix == ".svg":
+        file.write_text(chart_svg(chart), "utf-8")
+        return
+    with styled():
+        figure(chart).savefig(file, facecolor="white", dpi=150)
+
+
+def show(folders: Sequence[Path], console: Console, form: str, file: Path | None = None) -> int:
+    """One form of report for every folder; two folders in the printed form stand side by side. Returns the exit code.
+
+    `file` asks for the figure of a single run. Raises ValueError when it is asked of several.
+    """
+    if file is not None:
+        if len(folders) != 1:
+            raise ValueError(f"--figure {file}: draws one run, {len(folders)} were named")
+        figure_file(folders[0], file)
+        return 0
+    if form == "table" and len(folders) == 2:
+        return print_comparison(folders[0], folders[1], console)
+    for folder in folders:
+        _show(folder, console, form)
+    return 0
+
+
+def _show(folder: Path, console: Console, form: str) -> None:
+    if form == "table":
+        print_report(folder, console)
+    elif form == "html":
+        from harness.report.html import write_html  # takes a second: matplotlib comes with it
+
+        console.print(str(write_html(folder)), soft_wrap=True, markup=False)
+    else:
+        print({"csv": export.csv, "markdown": export.markdown}[form](folder), end="")

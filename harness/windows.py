@@ -96,6 +96,7 @@ class Windows:
         run, protocol = self._run, self._run.protocol
         requests = [self._request(cell.prompt_set, prompt, f"{prefix}-{i}") for i, prompt in enumerate(asked)]
         is_open = phase == "measured" and protocol.load == "open"
+        await self._engine.flush()
         await self._engine.steps()
         window = await run_window(
             self._engine,

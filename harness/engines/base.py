@@ -119,7 +119,8 @@ class Memory:
 class Launched:
     """A ready serving. `argv` is what ran; `versions` the engine's own; seconds are wall time.
 
-    `needs_probe`: the engine is not ours, so that its drafter must be seen at work before a window counts.
+    `needs_probe`: the engine is not ours, so that its drafter must be seen at work before a window counts. `problems` are
+    reasons, told by the engine itself, why it is not what was asked for: they make the serving invalid.
     """
 
     pids: tuple[int, ...]
@@ -130,6 +131,7 @@ class Launched:
     load_s: float | None
     graph_capture_s: float | None
     needs_probe: bool = False
+    problems: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,7 +47,8 @@ class OpenAI:
     generate: str = "/v1/completions"
 
     def model(self, run: Run, build: bool) -> str:
-        return str(target_folder(run, build) or f"<{run.target.name}>")
+        needed = "{model}" in (_text(run, "command") or "")
+        return str((target_folder(run, build) if needed else None) or f"<{run.target.name}>")
 
     def command(self, run: Run, model: str) -> list[str]:
         return [word.replace("{model}", model) for word in shlex.split(_text(run, "command") or "")]

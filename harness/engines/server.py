@@ -69,7 +69,7 @@ class ServerEngine:
         speculation = tuple(dialect.speculation(run, arm))
         env = {**dialect.env(run), **run.engine.env}
         missing = (*dialect.missing(run, arm), *simulated_acceptance((*base, *speculation), env, arm))
-        return ArmPlan(base, speculation, dialect.pinned(run), missing, dialect.estimate(run, arm), dialect.env(run))
+        return ArmPlan(base, speculation, dialect.pinned(run), missing, dialect.estimate(run, arm), env)
 
     @classmethod
     def tokenizer_folder(cls, run: Run) -> Path:
@@ -89,13 +89,14 @@ class ServerEngine:
         self._served = ""
 
     async def launch(self) -> Launched:
-        started = time.monotonic()
         try:
-            await (self._attach(url) if (url := self._url) else self._start())
-            startup_s = time.monotonic() - started
+            startup_s = await (self._attach(url) if (url := self._url) else self._start())
             self._found = await self._look()
-        except BaseException:
-            await self.stop()
+        except BaseException as error:
+            try:
+                await self.stop()
+            except EngineError as left_over:
+                error.add_note(str(left_over))
             raise
         told = self.dialect.startup(self._found)
         return Launched(
@@ -107,6 +108,7 @@ class ServerEngine:
             load_s=told.load_s,
             graph_capture_s=told.graph_capture_s,
             needs_probe=True,
+            problems=tuple(self.problems()),
         )
 
     async def generate(self, request: Request) -> AsyncIterator[Chunk]:
@@ -139,9 +141,17 @@ class ServerEngine:
     async def steps(self) -> list[Step] | None:
         return None
 
+    def problems(self) -> list[str]:
+        """Why the server, by its own words, is not the arm that was asked for. Adapters that can tell override it."""
+        return []
+
     async def flush(self) -> None:
         """Empty the prefix cache where the rig has it on; raises EngineError when the engine refuses."""
-        if self.dialect.flush is None or not self._run.engine.prefix_cache:
+        if self._run.engine.prefix_cache:
+            await self._flush()
+
+    async def _flush(self) -> None:
+        if self.dialect.flush is None:
             return
         method, path = self.dialect.flush
         status, text = await self._get(path, method, 60.0)
@@ -155,8 +165,9 @@ class ServerEngine:
         if self._port is not None and not await port_is_free(self._port):
             raise EngineError(f"{self.dialect.name}: port {self._port} is still listened on after the server was stopped")
 
-    async def _attach(self, url: str) -> None:
+    async def _attach(self, url: str) -> float:
         """A server that someone else runs. Its name and process prove nothing; whether it answers is all that is checked."""
+        started = time.monotonic()
         self._argv = ("attach", url)
         self._client = Client(url, self._headers())
         names = await self._names()
@@ -168,19 +179,24 @@ class ServerEngine:
         if asked is not None and asked not in names:
             raise EngineError(f"{self.dialect.name}: engine.flags.model '{asked}' is none of the served models {names}")
         self._served = str(asked or names[0])
+        return time.monotonic() - started
 
-    async def _start(self) -> None:
+    async def _start(self) -> float:
+        """Launch and wait; the seconds from the start of the process, for a model may have to be fetched or unpacked before."""
         dialect = self.dialect
-        self._port, self._served = free_port(), f"{self._run.name}-{secrets.token_hex(4)}"
+        port, self._served = free_port(), f"{self._run.name}-{secrets.token_hex(4)}"
         base = dialect.command(self._run, dialect.model(self._run, build=True))
-        self._argv = (*base, *dialect.endpoint(self._port, self._served), *dialect.speculation(self._run, self._arm))
-        self._client = Client(f"http://127.0.0.1:{self._port}", self._headers())
+        self._argv = (*base, *dialect.endpoint(port, self._served), *dialect.speculation(self._run, self._arm))
+        self._client = Client(f"http://127.0.0.1:{port}", self._headers())
         self._process = ServerProcess(self._argv, self._env, self._log_path)
+        started = time.monotonic()
         await self._process.start()
-        await self._wait_until_ready(self._process, self._port)
+        await self._wait_until_ready(self._process, port)
+        seconds, self._port = time.monotonic() - started, port  # ours from here on, and to be free after the end
         if self._served not in (names := await self._names()):
             told = f"{dialect.identity} names {names}, launched as {self._served}"
             raise EngineError(f"{dialect.name}: {told}: this is another server")
+        return seconds
 
     async def _wait_until_ready(self, process: ServerProcess, port: int) -> None:
         deadline = time.monotonic() + READY_TIMEOUT_S

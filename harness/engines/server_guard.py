@@ -26,11 +26,12 @@ def main(argv: list[str]) -> int:
 
 
 def _watch() -> None:
-    sys.stdin.buffer.read()
+    while os.read(0, 4096):
+        pass
     os.killpg(0, signal.SIGTERM)
     time.sleep(GRACE_S)
     os.killpg(0, signal.SIGKILL)
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    os._exit(main(sys.argv[1:]))  # an orderly exit would wait for the thread that reads stdin

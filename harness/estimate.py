@@ -67,11 +67,12 @@ def pace_of(run_id: str, tables: Tables) -> Pace | None:
 
 
 def _serving_seconds(servings: pd.DataFrame, measured: pd.DataFrame) -> float:
-    """Mean time from launch to the first measured request: boot, load and warm-up."""
+    """Mean time before the first measured request (boot, load, warm-up) and behind the last (reading again, answers)."""
     first: dict[Any, Any] = measured.groupby("serving_id")["sent_ns"].min().to_dict()
+    last: dict[Any, Any] = measured.groupby("serving_id")["ended_ns"].max().to_dict()
     spent = [
-        first[serving] - launched
-        for serving, launched in zip(servings["serving_id"], servings["launched_ns"], strict=True)
+        first[serving] - launched + (0 if pd.isna(ended) else ended - last[serving])
+        for serving, launched, ended in zip(servings["serving_id"], servings["launched_ns"], servings["ended_ns"], strict=True)
         if serving in first
     ]
     return sum(spent) / len(spent) / 1e9 if spent else 0.0

@@ -19,6 +19,7 @@ from typing import Protocol
 from rich.console import Console
 
 from harness import probe
+from harness.after import grader_for
 from harness.asked import Prompts
 from harness.compose import load_dotted
 from harness.config import Run
@@ -71,7 +72,8 @@ def bench(composed: Composed, results: Path, fresh: bool, console: Console, prom
             sum(_weight(run, cell) for _, cells in part for cell in cells) for part in (_left(servings, set()), todo)
         )
         with RunProgress(console, total, total - left) as progress:
-            session = Session(run, composed.config_hash, code, secrets.token_hex(4), adapter, store, prompts, progress, gpus)
+            facts = (run, composed.config_hash, code, secrets.token_hex(4), adapter, store, prompts, progress, gpus)
+            session = Session(*facts, grader=grader_for(run, prompts))
             asyncio.run(_serve_all(session, todo))
         store.finish()
     except asyncio.CancelledError:

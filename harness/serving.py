@@ -7,11 +7,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from harness import probe
+from harness.after import Looked, after_cells
 from harness.asked import Prompts
 from harness.clock import now_ns, utc_now
 from harness.config import Run
-from harness.engines.base import Counters, Engine
+from harness.engines.base import Counters, Engine, EngineError
 from harness.facts import json_map, launch_facts, memory_facts, percentile_ms, since
+from harness.grading import Grader
+from harness.liveness import liveness_problems
 from harness.monitor import Monitor
 from harness.nvml import Gpu
 from harness.processes import is_alive, stop
@@ -39,6 +42,7 @@ class Session:
     progress: RunProgress
     gpus: Sequence[Gpu]
     pids: list[int] = field(default_factory=list)
+    grader: Grader | None = None
 
 
 async def serve(session: Session, planned: Serving, todo: Sequence[Cell]) -> None:
@@ -56,6 +60,7 @@ async def serve(session: Session, planned: Serving, todo: Sequence[Cell]) -> Non
         await measuring.launch()
         for cell in todo:
             await measuring.measure(cell)
+        await measuring.look_after()
     finally:
         measuring.flags += await stop(engine, session.pids)
         monitor.stop()
@@ -86,6 +91,8 @@ class _Measuring:
         self._at_ready: Counters | None = None
         self._counters: dict[str, int] = {}
         self._lags: list[int] = []
+        self._dead: list[str] = []  # why this arm is not what it says, in every cell of it
+        self._energy_j: float | None = None  # of launch and cells, once they are done
 
     async def launch(self) -> None:
         """Start the engine and write the serving's first row."""
@@ -104,7 +111,12 @@ class _Measuring:
         self._facts |= {"launched_ns": launched_ns, "launched_at": launched_at}
         asked = {"stop_ids": ",".join(map(str, session.prompts.stop_ids)), "stop": self._run.workload.stop}
         asked |= {f"sampler.{name}": value for name, value in self._run.sampler.model_dump().items()}
-        self._facts["resolved"] = json_map({**await self._engine.resolved(), **asked})
+        resolved = await self._engine.resolved()
+        self._facts["resolved"] = json_map({**resolved, **asked})
+        if launched.needs_probe:
+            self._tell("probing")
+            seen = await liveness_problems(self._engine, self._run, self._planned.arm, session.prompts, resolved)
+            self._dead = [*launched.problems, *seen]
         self._facts |= memory_facts(await self._engine.memory(), 0)
         self._at_ready = await self._engine.counters()
         self.write()
@@ -148,10 +160,20 @@ class _Measuring:
         self.write()
         self._session.progress.advance(len(asked) * self._run.max_tokens(cell.prompt_set))
 
+    async def look_after(self) -> None:
+        """What is untimed, once the cells are measured. A failure costs what would have been seen, and no cell."""
+        session = self._session
+        self._energy_j = self._monitor.energy_j()
+        self._tell("reading texts again and checking answers, untimed")
+        try:
+            await after_cells(Looked(self._run, self._keys, session.prompts, session.store, session.grader), self._engine)
+        except EngineError as error:
+            self.flags.append(f"after the cells: {error}")
+
     def _problems(self, cell: Cell, measured: Measured, counters: Mapping[str, int]) -> list[str]:
         """Why this cell may not be compared. An open load asks for a rate, not for a concurrency."""
         asked = cell.concurrency if self._run.protocol.load == "closed" else None
-        return [*measured.contradictions, *cell_problems(measured.rows, measured.steps, counters, asked)]
+        return [*self._dead, *measured.contradictions, *cell_problems(measured.rows, measured.steps, counters, asked)]
 
     def write(self, ended_ns: int | None = None) -> None:
         """Write or replace the row of this serving."""
@@ -168,7 +190,7 @@ class _Measuring:
             "code_hash": session.code_hash,
             "ended_ns": ended_ns,
             "counters": self._counters,
-            "energy_j": self._monitor.energy_j(),
+            "energy_j": self._monitor.energy_j() if self._energy_j is None else self._energy_j,
             "throttle_reasons": self._monitor.throttle_reasons,
             "foreign_processes": self._monitor.foreign_processes,
             "client_lag_p50_ms": p50,

@@ -3,6 +3,7 @@
     results/<run_id>/config.yaml, run.json, .lock
                      cells/<cell_id>/{cells,requests,steps,samples}.parquet   written aside, then renamed: there or not there
                      servings/<serving_id>.parquet                      replaced atomically as the serving goes on
+                     after/<serving_id>/{widths,replays,grades}.parquet       what was looked at after its cells, if it was
                      servings.parquet requests.parquet ...              made of the above when the run ends, which then goes
 
 A run is unfinished until run.json says `finished_at`. One process at a time holds the folder.
@@ -29,21 +30,28 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from harness.clock import utc_now
+from harness.durable import ASIDE, replace, replace_text, sync, write
 from harness.records import CELLS, REQUESTS, SAMPLES, SCHEMA_VERSION, SERVINGS, STEPS, TABLES, Table
+from harness.records_after import AFTER, GRADES, REPLAYS, WIDTHS
 
 CELL_TABLES = (CELLS, REQUESTS, STEPS, SAMPLES)
-_ASIDE = ".tmp-"
+ALL_TABLES = (*TABLES, *AFTER)
+MAY_LACK = (CELLS, *AFTER)  # runs measured before there were such rows
+PIECES = ("cells", "servings", "after")
 
 
 @dataclass(frozen=True, slots=True)
 class Tables:
-    """The tables of one run. `cells` is empty for a run measured before there were such rows."""
+    """The tables of one run; those of `MAY_LACK` are empty for an old one."""
 
     servings: pd.DataFrame
     requests: pd.DataFrame
     steps: pd.DataFrame
     samples: pd.DataFrame
     cells: pd.DataFrame = field(default_factory=lambda: CELLS.to_arrow([]).to_pandas())
+    widths: pd.DataFrame = field(default_factory=lambda: WIDTHS.to_arrow([]).to_pandas())
+    replays: pd.DataFrame = field(default_factory=lambda: REPLAYS.to_arrow([]).to_pandas())
+    grades: pd.DataFrame = field(default_factory=lambda: GRADES.to_arrow([]).to_pandas())
 
 
 class Store:
@@ -56,28 +64,34 @@ class Store:
         self._lock = lock
 
     def complete_cells(self) -> set[str]:
-        return {path.name for path in (self.folder / "cells").iterdir() if not path.name.startswith(_ASIDE)}
+        return {path.name for path in (self.folder / "cells").iterdir() if not path.name.startswith(ASIDE)}
 
     def write_cell(self, cell_id: str, rows: Mapping[str, Iterable[Mapping[str, Any]]]) -> None:
         """Write all tables of a cell, or none. `rows` by table name. Raises ValueError on a row that does not fit its table."""
-        tables = {table.name: table.to_arrow(rows[table.name]) for table in CELL_TABLES}
-        aside = self.folder / "cells" / f"{_ASIDE}{cell_id}"
+        self._write_together(f"cells/{ASIDE}{cell_id}", {t.name: t.to_arrow(rows[t.name]) for t in CELL_TABLES})
+
+    def write_after(self, serving_id: str, rows: Mapping[str, Iterable[Mapping[str, Any]]]) -> None:
+        """Write all that was looked at after the cells of a serving, or nothing."""
+        self._write_together(f"after/{ASIDE}{serving_id}", {t.name: t.to_arrow(rows[t.name]) for t in AFTER})
+
+    def _write_together(self, name: str, tables: Mapping[str, pa.Table]) -> None:
+        aside = self.folder / name
         aside.mkdir()
-        for name, table in tables.items():
-            _write(table, aside / f"{name}.parquet")
-        _sync(aside)
-        aside.rename(aside.with_name(cell_id))
-        _sync(aside.parent)
+        for table_name, table in tables.items():
+            write(table, aside / f"{table_name}.parquet")
+        sync(aside)
+        aside.rename(aside.with_name(aside.name.removeprefix(ASIDE)))
+        sync(aside.parent)
 
     def write_serving(self, row: Mapping[str, Any]) -> None:
         """Write or replace the row of one serving."""
-        _replace(SERVINGS.to_arrow([row]), self.folder / "servings" / f"{row['serving_id']}.parquet")
+        replace(SERVINGS.to_arrow([row]), self.folder / "servings" / f"{row['serving_id']}.parquet")
 
     def finish(self) -> None:
         """Compact the run into one file per table, say that it is finished, and drop the pieces."""
         compact(self.folder)
-        _replace_text(json.dumps({**_facts(self.folder), "finished_at": utc_now()}, indent=1) + "\n", self.folder / "run.json")
-        for pieces in ("cells", "servings"):
+        replace_text(json.dumps({**_facts(self.folder), "finished_at": utc_now()}, indent=1) + "\n", self.folder / "run.json")
+        for pieces in PIECES:
             shutil.rmtree(self.folder / pieces)
 
     def close(self) -> None:
@@ -111,10 +125,20 @@ def left_by_other_code(results: Path, config_hash: str, code_hash: str) -> Path 
 
 def find_resumable(results: Path, config_hash: str, code_hash: str) -> Path | None:
     """The newest unfinished run folder with these hashes, or null."""
+    return _newest(results, config_hash, code_hash, finished=False)
+
+
+def find_finished(results: Path, config_hash: str, code_hash: str) -> Path | None:
+    """The newest finished run folder with these hashes, or null."""
+    return _newest(results, config_hash, code_hash, finished=True)
+
+
+def _newest(results: Path, config_hash: str, code_hash: str, finished: bool) -> Path | None:
     found = []
     for path in results.glob("*/run.json"):
         facts = _facts(path.parent)
-        if (facts["config_hash"], facts["code_hash"]) == (config_hash, code_hash) and not _is_finished(path.parent):
+        same = (facts["config_hash"], facts["code_hash"]) == (config_hash, code_hash)
+        if same and _is_finished(path.parent) == finished:
             found.append((facts["started_at"], path.parent))
     return max(found)[1] if found else None
 
@@ -123,13 +147,13 @@ def read_tables(folder: Path) -> Tables:
     """The tables of a finished run, or of what there is of an unfinished one. Raises FileNotFoundError on another folder."""
     if not (folder / "run.json").exists():
         raise FileNotFoundError(f"{folder}: no run here; give a folder below results/ that has a run.json")
-    return Tables(**{table.name: _read(folder, table).to_pandas() for table in TABLES})
+    return Tables(**{table.name: _read(folder, table).to_pandas() for table in ALL_TABLES})
 
 
 def compact(folder: Path) -> None:
     """Write the files of a run from its pieces, also while it is unfinished. Each is replaced atomically."""
-    for table in TABLES:
-        _replace(_read(folder, table), folder / f"{table.name}.parquet")
+    for table in ALL_TABLES:
+        replace(_read(folder, table), folder / f"{table.name}.parquet")
 
 
 def code_hash() -> str:
@@ -147,9 +171,10 @@ def code_hash() -> str:
 def _read(folder: Path, table: Table) -> pa.Table:
     if _is_finished(folder):
         file = folder / f"{table.name}.parquet"
-        return table.to_arrow([]) if table is CELLS and not file.exists() else pq.read_table(file)
-    pattern = "servings/*.parquet" if table is SERVINGS else f"cells/*/{table.name}.parquet"
-    paths = [path for path in sorted(folder.glob(pattern)) if not path.relative_to(folder).parts[1].startswith(_ASIDE)]
+        return table.to_arrow([]) if table in MAY_LACK and not file.exists() else pq.read_table(file)
+    pieces_of = "after" if table in AFTER else "cells"
+    pattern = "servings/*.parquet" if table is SERVINGS else f"{pieces_of}/*/{table.name}.parquet"
+    paths = [path for path in sorted(folder.glob(pattern)) if not path.relative_to(folder).parts[1].startswith(ASIDE)]
     pieces = [pq.ParquetFile(path).read() for path in paths]
     return pa.concat_tables(pieces) if pieces else table.to_arrow([])
 
@@ -181,9 +206,9 @@ def _new_folder(results: Path, run_id: str) -> Path:
 
 
 def _start(folder: Path, config: str, config_hash: str, code_hash: str) -> None:
-    for pieces in ("cells", "servings"):
+    for pieces in PIECES:
         (folder / pieces).mkdir()
-    _replace_text(config, folder / "config.yaml")
+    replace_text(config, folder / "config.yaml")
     facts = {
         "run_id": folder.name,
         "schema": SCHEMA_VERSION,
@@ -193,7 +218,7 @@ def _start(folder: Path, config: str, config_hash: str, code_hash: str) -> None:
         "argv": sys.argv,
         "finished_at": None,
     }
-    _replace_text(json.dumps(facts, indent=1) + "\n", folder / "run.json")
+    replace_text(json.dumps(facts, indent=1) + "\n", folder / "run.json")
 
 
 def _acquire(folder: Path) -> int:
@@ -211,37 +236,8 @@ def _acquire(folder: Path) -> int:
 
 def _remove_leftovers(folder: Path) -> None:
     """What a killed process was writing."""
-    for path in (*folder.glob(f"cells/{_ASIDE}*"), *folder.glob(f"{_ASIDE}*"), *folder.glob(f"servings/{_ASIDE}*")):
+    for path in (*folder.glob(f"{ASIDE}*"), *folder.glob(f"*/{ASIDE}*")):
         if path.is_dir():
             shutil.rmtree(path)
         else:
             path.unlink()
-
-
-def _write(table: pa.Table, path: Path) -> None:
-    pq.write_table(table, path)
-    _sync(path)
-
-
-def _replace(table: pa.Table, path: Path) -> None:
-    aside = path.with_name(_ASIDE + path.name)
-    _write(table, aside)
-    os.replace(aside, path)
-    _sync(path.parent)
-
-
-def _replace_text(text: str, path: Path) -> None:
-    aside = path.with_name(_ASIDE + path.name)
-    aside.write_text(text, "utf-8")
-    _sync(aside)
-    os.replace(aside, path)
-    _sync(path.parent)
-
-
-def _sync(path: Path) -> None:
-    """To disk: a rename must not outlive the bytes it names."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from harness.records import CELLS, REQUESTS, SAMPLES, SCHEMA_VERSION, SERVINGS, STEPS, TABLES
-from harness.store import Store, code_hash, compact, find_resumable, left_by_other_code, open_store, read_tables
+from harness.records import CELLS, REQUESTS, SAMPLES, SCHEMA_VERSION, SERVINGS, STEPS
+from harness.records_after import GRADES, REPLAYS, WIDTHS
+from harness.store import ALL_TABLES, Store, code_hash, compact, find_resumable, left_by_other_code, open_store, read_tables
 
 KEYS = {"run_id": "r", "serving_id": "s", "block": 0, "arm": "plain"}
 
@@ -41,7 +42,7 @@ def test_a_finished_run_is_one_file_per_table_and_its_configuration(tmp_path: Pa
     store.finish()
     store.close()
     names = {path.name for path in store.folder.iterdir()} - {".lock"}
-    assert names == {"config.yaml", "run.json", *(f"{table.name}.parquet" for table in TABLES)}
+    assert names == {"config.yaml", "run.json", *(f"{table.name}.parquet" for table in ALL_TABLES)}
     tables = read_tables(store.folder)
     found = (tables.servings, tables.cells, tables.requests, tables.steps, tables.samples)
     assert [len(table) for table in found] == [1, 2, 5, 2, 2]
@@ -160,3 +161,29 @@ def test_a_results_folder_that_cannot_be_is_one_line_that_names_the_option(tmp_p
     (tmp_path / "file").write_text("", "utf-8")
     with pytest.raises(ValueError, match=r"--results .*file: cannot be made a folder"):
         open_store(tmp_path / "file", "rig", "a: 1", "c" * 64, "code", fresh=True)
+
+
+def test_what_was_looked_at_after_the_cells_is_kept_whole_and_compacted(tmp_path: Path) -> None:
+    store = start(tmp_path)
+    write(store, "a")
+    widths = [filled(WIDTHS, width=w) for w in (1, 5)]
+    store.write_after("b0-plain-s", {"widths": widths, "replays": [filled(REPLAYS)], "grades": [filled(GRADES)]})
+    with pytest.raises(ValueError, match="widths"):
+        store.write_after("b0-ngram-s", {"widths": [{"width": 1}], "replays": [], "grades": []})
+    found = read_tables(store.folder)
+    assert (len(found.widths), len(found.replays), len(found.grades)) == (2, 1, 1)
+    store.finish()
+    store.close()
+    assert list(read_tables(store.folder).widths["width"]) == [1, 5]
+
+
+def test_a_run_from_before_there_were_such_tables_has_none_of_their_rows(tmp_path: Path) -> None:
+    store = start(tmp_path)
+    write(store, "a")
+    store.finish()
+    store.close()
+    for name in ("cells", "widths", "replays", "grades"):
+        (store.folder / f"{name}.parquet").unlink()
+    found = read_tables(store.folder)
+    assert len(found.requests) == 2
+    assert [len(t) for t in (found.cells, found.widths, found.replays, found.grades)] == [0, 0, 0, 0]

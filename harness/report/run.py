@@ -27,6 +27,12 @@ class FinishedRun:
     steps: Rows
     samples: Rows
     cell_rows: Rows = ()
+    widths: Rows = ()
+    replays: Rows = ()
+    grades: Rows = ()
+    widths: Rows = ()
+    replays: Rows = ()
+    grades: Rows = ()
 
     @property
     def methods(self) -> dict[str, str]:
@@ -137,4 +143,10 @@ def read_run(folder: Path) -> FinishedRun:
         rows_of(tables.steps),
         rows_of(tables.samples),
         rows_of(tables.cells),
+        rows_of(tables.widths),
+        rows_of(tables.replays),
+        rows_of(tables.grades),
+        rows_of(tables.widths),
+        rows_of(tables.replays),
+        rows_of(tables.grades),
     )

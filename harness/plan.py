@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -89,8 +90,8 @@ def print_plan(plan: Plan, console: Console) -> None:
 
 def _print_arm(name: str, arm: ArmPlan, console: Console) -> None:
     console.print(f"[bold cyan]{escape(name)}[/]")
-    console.print("  base         " + escape(" ".join(arm.base)), soft_wrap=True)
-    console.print("  speculation  " + escape(" ".join(arm.speculation) or "none"), soft_wrap=True)
+    console.print("  base         " + escape(shlex.join(arm.base)), soft_wrap=True)
+    console.print("  speculation  " + escape(shlex.join(arm.speculation) or "none"), soft_wrap=True)
     if arm.env:
         console.print(
             "  environment  " + escape(" ".join(f"{name}={value}" for name, value in arm.env.items())), soft_wrap=True

@@ -1,0 +1,101 @@
+"""Which version of an engine has which drafting method: what would fail, or degrade silently, is refused before launch.
+
+Versions are dotted numbers; what follows them (`rc1`, `+cpu`, `.post2`) is ignored. Ranges are comma lists of `>=`, `>`, `<`,
+`<=`, `==` and `!=`, as in `engine.version`.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Mapping, Sequence
+from functools import cache
+from itertools import zip_longest
+
+Version = tuple[int, ...]
+_BOUND = re.compile(r"(>=|<=|==|!=|>|<)\s*(\d+(?:\.\d+)*)")
+ANY = "0"
+
+
+def parse_version(text: str) -> Version:
+    """`0.5.23.post1` is (0, 5, 23). Raises ValueError for a text without a leading number."""
+    match = re.match(r"v?(\d+(?:\.\d+)*)", text.strip())
+    if match is None:
+        raise ValueError(f"'{text}' is no version; write numbers with dots, such as 0.33.0")
+    return tuple(int(part) for part in match[1].split("."))
+
+
+def compare(a: Version, b: Version) -> int:
+    """-1, 0 or 1; missing parts are zero, so 0.33 equals 0.33.0."""
+    for left, right in zip_longest(a, b, fillvalue=0):
+        if left != right:
+            return -1 if left < right else 1
+    return 0
+
+
+def admits(wanted: str, installed: str) -> bool:
+    """Whether a range holds for a version. Raises ValueError for a range that is none."""
+    bounds = [_BOUND.fullmatch(part.strip()) for part in wanted.split(",")]
+    if not all(bounds):
+        raise ValueError(f"engine.version: '{wanted}' is no range; write for instance >=0.33,<0.34")
+    found = parse_version(installed)
+    holds = {
+        ">=": lambda c: c >= 0,
+        "<=": lambda c: c <= 0,
+        "==": lambda c: c == 0,
+        "!=": lambda c: c != 0,
+        ">": lambda c: c > 0,
+        "<": lambda c: c < 0,
+    }
+    return all(holds[b[1]](compare(found, parse_version(b[2]))) for b in bounds if b)
+
+
+def method_gap(engine: str, since: Mapping[str, str], method: str, label: str, version: str | None) -> str | None:
+    """Why this engine cannot serve the method, or null. `since` names the first version that has each method it knows.
+
+    A null version is one that could not be read: only a method that no version has is refused then.
+    """
+    if method == "plain":
+        return None
+    if method not in since:
+        return f"arm {label}: {engine} has no method '{method}'; it has {', '.join(since)}"
+    if version is not None and compare(parse_version(version), parse_version(since[method])) < 0:
+        return (
+            f"arm {label}: {engine} {version} has no '{method}', which came with {since[method]}; install that or a later one"
+        )
+    return None
+
+
+def version_gap(engine: str, wanted: str | None, installed: str | None) -> str | None:
+    """Why the installed version is not the one that the rig asks for, or null."""
+    if wanted is None or installed is None or admits(wanted, installed):
+        return None
+    return f"engine.version: {engine} {installed} is installed, the rig asks for {wanted}; use another engine.interpreter"
+
+
+@cache
+def installed_version(interpreter: str, packages: Sequence[str]) -> str | None:
+    """Version of the first of these packages in that interpreter's environment; null when it has none or does not run.
+
+    Asked of the interpreter itself, from package metadata: nothing is imported. Remembered for the life of this process.
+    """
+    script = (
+        "import sys\nfrom importlib.metadata import version\n"
+        "for name in sys.argv[1:]:\n"
+        "    try: print(version(name)); break\n"
+        "    except Exception: pass\n"
+    )
+    try:
+        command = [interpreter, "-c", script, *packages]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() or None
+
+
+def assumed_version(wanted: str | None, installed: str | None) -> str | None:
+    """What to judge a method by: the installed version, else the lowest one that the rig's range admits, else null."""
+    if installed is not None or wanted is None:
+        return installed
+    bounds = [_BOUND.fullmatch(part.strip()) for part in wanted.split(",")]
+    return next((bound[2] for bound in bounds if bound and bound[1] in (">=", "==")), None)

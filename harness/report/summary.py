@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 
@@ -12,11 +12,13 @@ import pandas as pd
 from harness import metrics as m
 from harness.control import Control
 from harness.metrics import AcceptanceRate, Maybe, Missing, Percentiles, Row, Rows
+from harness.report.reasons import reason_numbers
 from harness.report.run import FinishedRun, read_run
-from harness.speedup import decode_speedup, latency_speedup, output_speedup
-from harness.stats import Speedup, judge, noise_floor, ratio_interval
+from harness.speedup import bootstrapped_speedup, claims, decode_speedup, floor_of, latency_speedup, output_speedup
+from harness.stats import Speedup, ratio_interval
 
 ALL = "all"
+Speedups = Mapping[str, Mapping[str, Speedup | Missing]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +46,7 @@ class Number:
 class Cell:
     """One line of the table: an arm on some content classes at one concurrency, every arm's rows beside it.
 
-    `arms` holds all measured rows; `rows` this arm's on prompts that failed in no arm.
+    `arms` holds all measured rows; `rows` this arm's on prompts that failed in no arm; `speedups` those of every arm.
     """
 
     run: FinishedRun
@@ -54,6 +56,7 @@ class Cell:
     arms: dict[str, list[Row]]
     rows: list[Row]
     control: Control | None
+    speedups: Speedups
 
     @property
     def budget(self) -> int | None:
@@ -85,15 +88,16 @@ def cells(run: FinishedRun) -> Iterator[Cell]:
         groups = [(name, (name,)) for name in classes] + ([(ALL, tuple(classes))] if len(classes) > 1 else [])
         for label, members in groups:
             arms = run.measured(concurrency, members)
-            kept = m.common_prompts(arms)
+            kept, speedups = m.common_prompts(arms), _all_speedups(run, arms, concurrency)
             for arm in run.methods:
                 rows = [r for r in arms[arm] if (int(r["block"]), *m.prompt_key(r)) in kept]
-                yield Cell(run, label, concurrency, arm, arms, rows, run.control(arm, concurrency, members))
+                yield Cell(run, label, concurrency, arm, arms, rows, run.control(arm, concurrency, members), speedups)
 
 
 def numbers(cell: Cell) -> list[Number]:
     """All numbers of one line."""
-    return [*_throughput(cell), *_speedups(cell), *_times(cell), *_acceptance(cell), *_memory(cell), *_quality(cell)]
+    parts = (_throughput, _speedups, _times, _acceptance, _memory, _quality, reason_numbers)
+    return [number for part in parts for number in part(cell)]
 
 
 def _throughput(cell: Cell) -> Iterator[Number]:
@@ -117,26 +121,41 @@ def _by_cell(rows: Rows) -> dict[str, list[Row]]:
     return found
 
 
+def _all_speedups(run: FinishedRun, arms: dict[str, list[Row]], concurrency: int) -> Speedups:
+    """Metric -> arm -> its speedup over plain, for one line group of the table: claims look at all arms together."""
+    if (plain := run.plain) is None:
+        return {}
+    budgets, within = {arm: run.budget(arm) for arm in run.methods}, run.within_sessions(arms)
+    others = [arm for arm in run.methods if arm != plain]
+    return {
+        "speedup": {arm: output_speedup(within, arm, plain, concurrency) for arm in others},
+        "decode_speedup": {arm: decode_speedup(within, arm, plain, budgets) for arm in others},
+        "latency_speedup": {arm: latency_speedup(within, arm, plain) for arm in others},
+    }
+
+
 def _speedups(cell: Cell) -> Iterator[Number]:
-    run, plain = cell.run, cell.run.plain
-    if plain is None or cell.arm == plain:
-        return
-    budgets = {arm: run.budget(arm) for arm in run.methods}
-    arms, base = run.within_sessions(cell.arms), run.a_a
-    ours = output_speedup(arms, cell.arm, plain, cell.concurrency)
-    floor = noise_floor(output_speedup(arms, base, plain, cell.concurrency)) if base else 0.0
-    yield _speedup(cell, "speedup", ours, floor)
-    yield _speedup(cell, "decode_speedup", decode_speedup(arms, cell.arm, plain, budgets), floor)
-    yield _speedup(cell, "latency_speedup", latency_speedup(arms, cell.arm, plain), floor)
+    """A speedup carries its claim and its control verdict in the note; the primary one has a check beside it."""
+    run, verdict = cell.run, cell.control.verdict if cell.control else "UNKNOWN"
+    for metric, by_arm in cell.speedups.items():
+        found = by_arm.get(cell.arm)
+        if isinstance(found, Missing):
+            yield cell.number(metric, found, "ratio", 0, "blocks")
+        elif found is not None:
+            claim = claims(by_arm, run.a_a, floor_of(cell.speedups["speedup"], run.a_a))[cell.arm]
+            number = cell.number(metric, found.ratio, "ratio", found.blocks, "blocks")
+            yield replace(number, low=found.low, high=found.high, note=f"{verdict}: {claim}")
+    primary = cell.speedups.get("speedup", {}).get(cell.arm)
+    if run.plain is not None and isinstance(primary, Speedup) and primary.log is not None:
+        yield _bootstrapped(cell, run.plain, verdict)
 
 
-def _speedup(cell: Cell, metric: str, found: Speedup | Missing, floor: float) -> Number:
-    """A speedup carries its claim and its control verdict in the note."""
-    verdict = cell.control.verdict if cell.control else "UNKNOWN"
+def _bootstrapped(cell: Cell, plain: str, verdict: str) -> Number:
+    found = bootstrapped_speedup(cell.run.within_sessions(cell.arms), cell.arm, plain, cell.concurrency)
     if isinstance(found, Missing):
-        return cell.number(metric, found, "ratio", 0, "blocks")
-    number = cell.number(metric, found.ratio, "ratio", found.blocks, "blocks")
-    return replace(number, low=found.low, high=found.high, note=f"{verdict}: {judge(found, floor)}")
+        return cell.number("speedup_bootstrap", found, "ratio", 0, "blocks")
+    number = cell.number("speedup_bootstrap", found[0], "ratio", None, "blocks")
+    return replace(number, low=found[1], high=found[2], note=f"{verdict}: check of the interval, claims nothing")
 
 
 def _times(cell: Cell) -> Iterator[Number]:

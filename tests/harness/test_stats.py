@@ -8,13 +8,17 @@ from scipy import stats as scipy_stats
 
 from harness.metrics import Missing
 from harness.stats import (
+    Interval,
     Speedup,
     block_speedup,
     crossed_bootstrap,
+    equivalence,
+    holm,
     judge,
     noise_floor,
     paired_speedup,
     ratio_interval,
+    ratio_of_medians,
     t_interval,
     variance_components,
 )
@@ -53,35 +57,6 @@ def test_variance_components_follow_the_analysis_of_variance():
     total = ms_block + ms_prompt - ms_rest
     assert found.se**2 == pytest.approx(total / 6)
     assert found.df == pytest.approx(max(1, total**2 / (ms_block**2 + ms_prompt**2 / 2 + ms_rest**2 / 2)))
-
-
-@pytest.mark.parametrize(("blocks", "prompts", "boot", "prompt"), [(5, 10, 0.02, 0.05), (3, 8, 0.02, 0.02), (5, 10, 0.02, 0.0)])
-def test_the_interval_covers_the_truth_as_often_as_it_says(blocks, prompts, boot, prompt):
-    draw, hits = np.random.default_rng(1), 0
-    for _ in range(800):
-        found = variance_components(table(draw, blocks, prompts, boot, prompt, 0.02, effect=0.1))
-        hits += found.low <= 0.1 <= found.high
-    assert 0.93 <= hits / 800 <= 0.97
-
-
-def test_strata_weigh_equally_and_cover_too():
-    draw, hits = np.random.default_rng(2), 0
-    strata = ["code"] * 4 + ["chat"] * 12
-    for _ in range(600):
-        y = table(draw, 5, 16, 0.02, 0.05, 0.02) + np.where(np.array(strata) == "code", 0.4, 0.0)
-        found = variance_components(y, strata)
-        hits += found.low <= 0.2 <= found.high
-    assert 0.93 <= hits / 600 <= 0.975
-
-
-def test_a_prompt_bootstrap_of_one_boot_would_have_declared_a_difference():
-    """Why blocks: identical arms, one boot each, 1.5 % boot noise. The interval over prompts alone excludes 1 far too often."""
-    draw, wrong = np.random.default_rng(3), 0
-    for _ in range(200):
-        y = table(draw, 1, 20, 0.02, 0.01, 0.01)
-        low, high = crossed_bootstrap(y, reps=300)
-        wrong += not low <= 0 <= high
-    assert wrong / 200 > 0.4
 
 
 def test_one_block_has_no_interval():
@@ -164,6 +139,52 @@ def test_a_claim_needs_the_interval_and_the_floor():
     assert judge(wide, 0.0).detectable > 0.5
     assert judge(block_speedup(-logs, 10), 0.0).kind == "slower"
     assert judge(block_speedup(logs[:1], 10), 0.0).kind == "descriptive"
+
+
+def test_holm_is_the_textbook_procedure():
+    assert holm({"a": 0.01, "b": 0.04, "c": 0.03, "d": 0.005}) == pytest.approx({"a": 0.03, "b": 0.06, "c": 0.06, "d": 0.02})
+    assert holm({"a": 0.6, "b": 0.9}) == {"a": 1.0, "b": 1.0}
+    assert holm({}) == {}
+
+
+def test_a_difference_of_one_arm_among_many_needs_more_than_alone():
+    weak = Speedup(1.05, 5, 10, Interval(math.log(1.05), 0.0195, 8))
+    assert judge(weak, 0.0).kind == "faster"
+    assert judge(weak, 0.0, holm({"weak": weak.log.p_value, "b": 0.5, "c": 0.7})["weak"]).kind == "no detected difference"
+
+
+def test_equality_needs_its_own_test_and_a_null_alone_is_not_it():
+    tight, wide = (Speedup(1.001, 5, 10, Interval(0.001, se, 8)) for se in (0.003, 0.03))
+    assert str(judge(tight, 0.0)).endswith("%; equal within 1 %)")
+    assert judge(wide, 0.0).kind == "no detected difference"
+    assert not judge(wide, 0.0).equal
+    low, high = scipy_stats.t.interval(0.90, 8, loc=0.001, scale=0.003)
+    assert max(abs(low), abs(high)) < math.log(1.01)
+    at_limit = Interval(0.0, math.log1p(0.01) / scipy_stats.t.ppf(0.95, 8), 8)
+    assert equivalence(at_limit, 0.01) == pytest.approx(0.05)
+
+
+def test_a_p_value_is_under_five_percent_exactly_where_the_interval_excludes_zero():
+    for estimate in (0.0459, 0.0463):
+        found = Interval(estimate, 0.02, 8)
+        assert (found.p_value < 0.05) == (found.low > 0)
+    assert Interval(0.0, 0.0, 3).p_value == 1.0
+    assert Interval(0.1, 0.0, 3).p_value == 0.0
+
+
+def test_the_ratio_of_medians_resamples_blocks_and_prompts_in_pairs():
+    draw = np.random.default_rng(8)
+    plain = np.exp(draw.normal(3, 0.5, (5, 20)))
+    ratio, low, high = ratio_of_medians(plain * 1.5, plain)
+    assert ratio == pytest.approx(1.5)
+    assert (low, high) == pytest.approx((1.5, 1.5)), "pairs cancel what prompts have in common"
+    ratio, low, high = ratio_of_medians(plain * np.exp(draw.normal(0.2, 0.1, (5, 1))), plain)
+    assert low < ratio < high
+
+
+def test_a_floor_holds_the_difference_of_identical_arms_where_they_differ():
+    biased = Speedup(1.03, 5, 10, Interval(math.log(1.03), 0.005, 8))
+    assert noise_floor(biased) == pytest.approx(0.03)
 
 
 def test_the_noise_floor_is_the_half_width_of_plain_against_plain():

@@ -30,9 +30,6 @@ class FinishedRun:
     widths: Rows = ()
     replays: Rows = ()
     grades: Rows = ()
-    widths: Rows = ()
-    replays: Rows = ()
-    grades: Rows = ()
 
     @property
     def methods(self) -> dict[str, str]:
@@ -143,9 +140,6 @@ def read_run(folder: Path) -> FinishedRun:
         rows_of(tables.steps),
         rows_of(tables.samples),
         rows_of(tables.cells),
-        rows_of(tables.widths),
-        rows_of(tables.replays),
-        rows_of(tables.grades),
         rows_of(tables.widths),
         rows_of(tables.replays),
         rows_of(tables.grades),

@@ -8,9 +8,11 @@ from pathlib import Path
 from rich.console import Console
 from rich.markup import escape
 
+from harness.report.budgets import split
 from harness.report.footnotes import control_lines, depth_lines, note_lines
 from harness.report.header import header
 from harness.report.run import FinishedRun, read_run
+from harness.report.sections import sections
 from harness.report.summary import cells, numbers, summary
 from harness.report.table import Line, tables
 
@@ -19,10 +21,11 @@ __all__ = ["print_report", "summary"]
 LEGEND = (
     "n requests per arm · out: steady-window output tokens/s · speedup: output tokens/s over plain, paired by prompt and boot"
     " (concurrency 1) or by boot; 95 % interval, descriptive with one block; ~ no detected difference, † implied by the"
-    " drafter, ? not all could be read: see control · prefill: prompt tokens/s to the first token at the median depth,"
-    " concurrency 1 · TPOT: median ms per output token after the first chunk · accept length: tokens per speculating step,"
-    " own token included, ± 95 % over prompts · accept rate: share of drafted tokens, at draft budget K, then the share of"
-    " steps with a draft if under 95 % · tokens/step: over all decode steps · GiB: 2^30 bytes · -: not measured or not reported"
+    " drafter, ? not all could be read: see control, !! its answers are in question: see answers · prefill: prompt tokens/s"
+    " to the first token at the median depth, concurrency 1 · TPOT: median ms per output token after the first chunk · accept"
+    " length: tokens per speculating step, own token included, ± 95 % over prompts · accept rate: share of drafted tokens, at"
+    " draft budget K, then the share of steps with a draft if under 95 % · tokens/step: over all decode steps · GiB: 2^30"
+    " bytes · -: not measured or not reported"
 )
 
 
@@ -38,13 +41,18 @@ def print_report(folder: Path, console: Console, allow_confounded: bool = False)
         console.print("\nno measured requests yet")
         return
     for concurrency, groups in lines.items():
-        console.print(f"\n[bold]concurrency {concurrency}[/]")
-        for table in tables(groups, console.width, allow_confounded):
-            console.print(table)
+        for title, part in split(run, concurrency, groups):
+            console.print(f"\n[bold]{escape(title)}[/]")
+            for table in tables(part, console.width, allow_confounded):
+                console.print(table)
         for text in (*depth_lines(groups), *control_lines(run, concurrency, groups)):
             _print(console, text)
     for text in note_lines(run):
         _print(console, text)
+    for section, told in sections(run):
+        console.print(f"\n[bold]{escape(section.title)}[/]")
+        for text in told:
+            _print(console, text)
     console.print(f"\n[dim]{escape(LEGEND)}[/]")
 
 

@@ -15,19 +15,23 @@ from harness.speedup import output_speedup
 from harness.stats import Speedup
 
 
-def decomposition_of(run: FinishedRun, arm: str, concurrency: int) -> Decomposition | Missing:
-    """An arm's steps beside plain's over all classes at a concurrency."""
+def decomposition_of(
+    run: FinishedRun, arm: str, concurrency: int, classes: tuple[str, ...] | None = None
+) -> Decomposition | Missing:
+    """An arm's steps beside plain's at a concurrency, over these content classes (null is all)."""
     if run.plain is None:
         return Missing("no_pairs")
-    ledgers = [m.ledger_of(row, run.budget(arm)) for row in m.succeeded(_rows(run, arm, concurrency))]
+    measured = run.measured(concurrency, tuple(run.classes(concurrency)) if classes is None else classes)
+    ledgers = [m.ledger_of(row, run.budget(arm)) for row in m.succeeded(measured[arm])]
     coverage: Maybe = m.coverage(m.pool(ledgers)) if ledgers else Missing("no_requests")
     sweep = [row for row in run.widths if row["arm"] == run.plain]
-    steps = (steps_of(run, arm, concurrency), steps_of(run, run.plain, concurrency))
+    steps = (steps_of(run, arm, concurrency, classes), steps_of(run, run.plain, concurrency, classes))
     return decompose(*steps, sweep, concurrency, run.budget(arm), coverage)
 
 
-def steps_of(run: FinishedRun, arm: str, concurrency: int) -> list[Row]:
-    return [step for step in run.steps if step["arm"] == arm and int(step["concurrency"]) == concurrency]
+def steps_of(run: FinishedRun, arm: str, concurrency: int, classes: tuple[str, ...] | None = None) -> list[Row]:
+    steps = [step for step in run.steps if step["arm"] == arm and int(step["concurrency"]) == concurrency]
+    return steps if classes is None else [step for step in steps if step["content_class"] in classes]
 
 
 def decomposition_lines(run: FinishedRun) -> Iterator[str]:

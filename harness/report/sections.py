@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
+from harness.report.decomposition import decomposition_lines
+from harness.report.gates import gate_lines
 from harness.report.run import FinishedRun
 
 
@@ -20,7 +22,10 @@ class Section:
     lines: Callable[[FinishedRun], Iterable[str]]
 
 
-SECTIONS: tuple[Section, ...] = ()
+SECTIONS: tuple[Section, ...] = (
+    Section("answers", "Answers: the same as plain's, and right?", gate_lines),
+    Section("why", "Why: what a decode step is made of", decomposition_lines),
+)
 
 
 def sections(run: FinishedRun) -> Iterator[tuple[Section, list[str]]]:

@@ -48,7 +48,8 @@ def _speedup(line: Line, allow_confounded: bool = False) -> str:
     verdict, _, claim = number.note.partition(": ")
     if verdict == "CONFOUNDED":
         return f"[strike]~~{number.value:.2f}x~~[/] confounded" if allow_confounded else "confounded"
-    marks = MARKS.get(verdict, "")
+    gates = line.get("quality_marks")
+    marks = MARKS.get(verdict, "") + (" !!" if gates is not None and gates.value else "")
     if number.low is None or number.high is None:
         return f"{number.value:.2f}x descriptive{marks}"
     return f"{number.value:.2f}x [{number.low:.2f}, {number.high:.2f}]{' ~' if claim.startswith('no detected') else ''}{marks}"

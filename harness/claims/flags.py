@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from functools import cache
 
 from harness.claims import arithmetic
 from harness.claims.arithmetic import Printed
@@ -73,11 +74,14 @@ _NOTES = {
 def text_flags(row: Mapping[str, str]) -> Iterator[str]:
     """Flags that the words of a row give: its notes, method, budget, task, what moved."""
     notes = " | ".join(row.get(k, "") for k in ("notes", "moved", "draft_method", "draft_budget", "task", "source", "engine"))
-    for flag, pattern in _NOTES.items():
-        if re.search(pattern, notes, re.I if flag != "moved_more" else 0):
-            yield flag
+    yield from _flags_of(notes)
     if "oracle" in row["draft_method"].lower() or "upper bound" in row.get("notes", ""):
         yield "oracle"
+
+
+@cache
+def _flags_of(notes: str) -> tuple[str, ...]:
+    return tuple(flag for flag, pattern in _NOTES.items() if re.search(pattern, notes, 0 if flag == "moved_more" else re.I))
 
 
 def number_flags(cells: Mapping[str, Read | None], texts: Mapping[str, str]) -> Iterator[str]:

@@ -22,6 +22,7 @@ _RIG = ("source", "hardware", "num_gpus", "engine", "engine_version", "target_mo
 _CELL = (*_RIG, "temperature", "task", "concurrency")
 
 
+@cache
 def canonical(column: str, text: str) -> str | None:
     """The canonical name of a printed one, by `names.yaml`; null where nothing is stated."""
     for pattern, name in _names()[column]:

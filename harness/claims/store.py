@@ -77,10 +77,10 @@ def _number_mask(frame: pd.DataFrame, key: str, how: str, value: str) -> pd.Seri
 
 
 def _flag_mask(frame: pd.DataFrame, how: str, value: str) -> pd.Series[bool]:
+    if how not in ("=", "!="):
+        raise ValueError(f"flag{how}{value}: use flag=NAME or flag!=NAME")
     wanted = {part.strip() for part in value.split(",")}
     if unknown := sorted(wanted - FLAGS.keys()):
         raise ValueError(f"flag {unknown[0]}: unknown; {near(unknown[0], FLAGS)} (samerig claims --flags lists them)")
-    if how not in ("=", "!="):
-        raise ValueError(f"flag{how}{value}: use flag=NAME or flag!=NAME")
     hit = frame["flags"].map(lambda flags: bool(wanted & set(flags))).astype(bool)
     return hit if how == "=" else ~hit

@@ -25,6 +25,7 @@ BENCH_EXAMPLES = """examples:
   samerig bench cpu_smollm2 protocol=smoke              does it run? under two minutes
   samerig bench cpu_smollm2 concurrency=1,8,32          three levels, measured inside each serving
   samerig bench cpu_smollm2 -m draft_budget=1,3,7       three jobs; each measures plain again
+  samerig bench cpu_smollm2 best_budget=true            a second table: each drafter at its own best draft budget
   samerig bench ./my_rig.yaml sampler.temperature=0.7   a rig file from anywhere; groups come from rigs/
   samerig bench h200_qwen27b -m draft_budget=3,7 hydra/launcher=submitit_slurm
                                                         jobs through a Hydra launcher plugin, if installed
@@ -37,6 +38,12 @@ PLAN_EXAMPLES = """examples:
   samerig plan cpu_smollm2 concurrency=1,8 draft_budget=7
 
 Runs nothing. Exit code 1 if something is missing on this machine."""
+
+DOCTOR_EXAMPLES = """examples:
+  samerig doctor cpu_smollm2                            is this machine ready for the rig?
+  samerig doctor h200_qwen27b engine.interpreter=/opt/sglang/bin/python
+
+Launches and downloads nothing. Exit code 1 if there is a fault; each comes with what to do."""
 
 RIGS_EXAMPLES = """examples:
   samerig rigs                                          one line for each rig in rigs/, and those of rigs/published/"""
@@ -107,6 +114,9 @@ def _parser() -> argparse.ArgumentParser:
     plan = _command(commands, "plan", "say what bench would run and what is missing here; run nothing", PLAN_EXAMPLES)
     _add_rig(plan)
     plan.set_defaults(command=_plan)
+    doctor = _command(commands, "doctor", "check machine, driver, engine, checkpoints and memory for a rig", DOCTOR_EXAMPLES)
+    _add_rig(doctor)
+    doctor.set_defaults(command=_doctor)
     _command(commands, "rigs", "list the rigs", RIGS_EXAMPLES).set_defaults(command=_rigs)
     report = _command(commands, "report", "print the table of a run", REPORT_EXAMPLES)
     report.add_argument(
@@ -169,6 +179,14 @@ def _plan(args: argparse.Namespace) -> int:
     return 1 if plan.missing else 0
 
 
+def _doctor(args: argparse.Namespace) -> int:
+    from harness.compose import compose_run
+    from harness.doctor import checks, print_checks
+    from harness.plan import plan_run
+
+    return print_checks(checks(plan_run(compose_run(args.rig, args.overrides), args.results)), console())
+
+
 def _report(args: argparse.Namespace) -> int:
     from harness.report.command import show
 
@@ -222,14 +240,21 @@ def _jobs(args: argparse.Namespace) -> list[ComposedRun]:
 
 
 def bench_and_report(composed: ComposedRun, results: Path, fresh: bool) -> Path:
-    """Measure one run, print its table, write its page, and say where its files are; returns its folder."""
+    """Measure one run, print its table, write its page, and say where its files are; returns its folder.
+
+    With best budgets, a budget sweep is measured first and its choices join the run.
+    """
+    from harness.best_budget import with_best_budgets
     from harness.report import print_report
     from harness.report.html import write_html
     from harness.run import bench
 
     out = console()
     # Progress goes to stderr, so that a piped table is a table.
-    folder: Path = bench(composed, results, fresh=fresh, console=Console(stderr=True, highlight=False))
+    progress = Console(stderr=True, highlight=False)
+    if composed.run.best_budget:
+        composed = with_best_budgets(composed, results, fresh, lambda sweep: bench(sweep, results, fresh=fresh, console=progress))
+    folder: Path = bench(composed, results, fresh=fresh, console=progress)
     print_report(folder, out)
     out.print(f"files: {folder}, page: {write_html(folder)}", soft_wrap=True)
     return folder

@@ -9,6 +9,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.markup import escape
 
+from harness.best_budget import sweep_run
 from harness.compose import ComposedRun, ConfigError, load_dotted, missing_parts
 from harness.config import Run
 from harness.engines.base import ArmPlan, Memory
@@ -42,10 +43,26 @@ def plan_run(composed: ComposedRun, results: Path) -> Plan:
     """Asks the engine's adapter what it would run for each arm. Launches nothing; `results` is searched for an earlier pace."""
     run = composed.run
     arms = _arm_plans(run)
-    lacking = (*missing_parts(run), *check_workload(run), *_lacking(arms))
+    lacking = (*missing_parts(run), *check_workload(run), *_lacking(arms), *_sweep_lacks(composed))
     pace = last_pace(run, results)
-    seconds = estimate_seconds(run, pace) if pace else None
+    parts = [estimate_seconds(part, pace) if pace else None for part in _parts(composed)]
+    known = [part for part in parts if part is not None]
+    seconds = sum(known) if len(known) == len(parts) else None
     return Plan(composed, arms, tuple(dict.fromkeys(lacking)), seconds, pace.run_id if pace else None)
+
+
+def _parts(composed: ComposedRun) -> list[Run]:
+    """What would be measured: the run and, for best budgets, the sweep before it."""
+    return [composed.run, *([sweep_run(composed).run] if composed.run.best_budget else [])]
+
+
+def _sweep_lacks(composed: ComposedRun) -> list[str]:
+    """Prompts that the budget sweep would need behind the measured ones and that are not there."""
+    if not composed.run.best_budget:
+        return []
+    return [
+        f"best_budget: the sweep asks prompts that are not measured; {text}" for text in check_workload(_parts(composed)[1])
+    ]
 
 
 def _arm_plans(run: Run) -> dict[str, ArmPlan]:
@@ -161,6 +178,14 @@ def _print_schedule(plan: Plan, console: Console) -> None:
         f"{requests} measured requests; every serving also warms up on {warmups} other prompt{'s' if warmups != 1 else ''}",
         soft_wrap=True,
     )
+    for sweep in _parts(plan.composed)[1:]:
+        drafting = sum(arm.draft_budget is not None for arm in run.arms.values())
+        console.print(
+            f"  best budget: first a sweep of {len(plan_servings(sweep, code_hash=''))} servings over budgets "
+            f"{', '.join(map(str, run.budget_candidates))} on prompts that are not measured; each of the {drafting} drafting "
+            "arms then runs at its best budget too, where that is not the matched one (not in the time below)",
+            soft_wrap=True,
+        )
     console.print(f"  time: {_time(plan)}\n", soft_wrap=True)
 
 

@@ -58,8 +58,8 @@ def request_row(cell: Mapping[str, Any], result: Result, prompt: Mapping[str, An
     request, chunks = result.request, with_told_steps(result.chunks)
     output = sum(len(chunk.token_ids) for chunk in chunks)
     totals = totals or Ledger(None, None, None, None, None, None, output, None)
-    steps = [chunk for chunk in chunks if chunk.drafted is not None]
-    told = bool(steps) or totals.steps_with_draft is not None
+    steps = _steps_of(chunks)
+    told = bool(steps) or (totals.steps_with_draft, totals.steps_without_draft) == (0, 0)
     return {
         **cell,
         **prompt,
@@ -74,8 +74,8 @@ def request_row(cell: Mapping[str, Any], result: Result, prompt: Mapping[str, An
         "chunk_tokens": [len(chunk.token_ids) for chunk in chunks],
         "chunk_reasoning": [chunk.reasoning for chunk in chunks],
         "token_ids": [token for chunk in chunks for token in chunk.token_ids],
-        "step_drafted": [chunk.drafted for chunk in steps] if told else None,
-        "step_accepted": [chunk.accepted or 0 for chunk in steps] if told else None,
+        "step_drafted": [drafted for drafted, _ in steps] if told else None,
+        "step_accepted": [accepted for _, accepted in steps] if told else None,
         "prefill_tokens": totals.prefill_tokens,
         "steps_with_draft": totals.steps_with_draft,
         "steps_without_draft": totals.steps_without_draft,
@@ -107,6 +107,13 @@ def with_told_steps(chunks: Sequence[Chunk]) -> Sequence[Chunk]:
         return chunks
     steps = dict(zip(decode, told.steps, strict=True))
     return [replace(c, drafted=steps[i][0], accepted=steps[i][1]) if i in steps else c for i, c in enumerate(chunks)]
+
+
+def _steps_of(chunks: Sequence[Chunk]) -> list[tuple[int, int]]:
+    """(drafted, accepted) of every decode step: of the chunks, or as told at the end where chunks hold several."""
+    steps = [(chunk.drafted, chunk.accepted or 0) for chunk in chunks if chunk.drafted is not None]
+    told = chunks[-1].told if chunks else None
+    return steps or list(told.steps or ()) if told else steps
 
 
 def _told_totals(chunks: Sequence[Chunk], output: int) -> Ledger:

@@ -21,7 +21,7 @@ from harness.processes import is_alive, stop
 from harness.progress import RunProgress
 from harness.schedule import Cell, Serving
 from harness.store import Store, code_hash
-from harness.validity import cell_problems, log_problems, serving_flags
+from harness.validity import cache_problems, cell_problems, log_problems, serving_flags
 from harness.windows import Measured, Windows
 from harness.workloads import set_label
 
@@ -173,7 +173,12 @@ class _Measuring:
     def _problems(self, cell: Cell, measured: Measured, counters: Mapping[str, int]) -> list[str]:
         """Why this cell may not be compared. An open load asks for a rate, not for a concurrency."""
         asked = cell.concurrency if self._run.protocol.load == "closed" else None
-        return [*self._dead, *measured.contradictions, *cell_problems(measured.rows, measured.steps, counters, asked)]
+        return [
+            *self._dead,
+            *measured.contradictions,
+            *cell_problems(measured.rows, measured.steps, counters, asked),
+            *cache_problems(measured.rows, counters, self._run.engine.prefix_cache),
+        ]
 
     def write(self, ended_ns: int | None = None) -> None:
         """Write or replace the row of this serving."""

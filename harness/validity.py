@@ -43,7 +43,31 @@ def cell_problems(rows: Rows, steps: Rows, counters: Mapping[str, int], concurre
         problems.append(f"preemptions: the engine preempted {preempted} requests; give the KV cache more tokens")
     for counter, told, total in counters_disagree(counters, rows):
         problems.append(f"counters: the engine counted {counter} {told}, its requests carried {total}")
-    return problems
+    return [*problems, *foreign_traffic(rows, counters)]
+
+
+def foreign_traffic(rows: Rows, counters: Mapping[str, int]) -> list[str]:
+    """Why others used the engine in this window: it finished more requests than ours, or read more prompt tokens than we sent.
+
+    Holds with failed requests too, for those only lower what is counted. A server that anybody can reach is shared.
+    """
+    found, remedy = [], "someone else uses this server; stop them, and repeat the block"
+    if (told := counters.get("requests")) is not None and told > len(rows):
+        found.append(f"foreign traffic: the engine finished {told} requests, {len(rows)} were ours; {remedy}")
+    if (read := counters.get("prefill_tokens")) is None:
+        return found
+    sent, total = sum(int(row["prompt_tokens"]) for row in rows), read + counters.get("cached_tokens", 0)
+    if total > sent:
+        found.append(f"foreign traffic: the engine read {total} prompt tokens, ours were {sent}; {remedy}")
+    return found
+
+
+def cache_problems(rows: Rows, counters: Mapping[str, int], allowed: bool) -> list[str]:
+    """Why the prefix cache spoils a cell: tokens came from it although the rig has it off."""
+    told = [cached for row in rows if (cached := integer(row["cached_tokens"])) is not None]
+    cached = max(sum(told), counters.get("cached_tokens", 0))
+    remedy = "the rig has engine.prefix_cache off; switch it off in the server too"
+    return [f"prefix cache: {cached} prompt tokens came from it; {remedy}"] if cached and not allowed else []
 
 
 def _concurrency(rows: Rows, steps: Rows, asked: int) -> list[str]:

@@ -36,7 +36,7 @@ def benched(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[ComposedRun
     return asked
 
 
-@pytest.mark.parametrize("command", [[], ["bench"], ["plan"], ["rigs"], ["report"]])
+@pytest.mark.parametrize("command", [[], ["bench"], ["plan"], ["doctor"], ["rigs"], ["report"]])
 def test_every_command_has_help_with_examples(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stopped:
         cli.main([*command, "--help"])

@@ -2,11 +2,12 @@
 
 import json
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.compose import compose_run
@@ -24,6 +25,7 @@ SGLANG = SGLang()
 IDS = (908, 266, 843, 232, 477, 856, 843, 979, 927, 121, 48, 235, 516, 139, 160, 775)
 
 
+@cache
 def _run(*overrides: str) -> Run:
     return compose_run("h200_qwen27b", list(overrides)).run
 
@@ -105,6 +107,7 @@ def test_a_stream_that_does_not_show_every_step_gives_totals_only(counts: list[i
     assert (told.steps_with_draft, told.drafted, told.accepted) == (verified, 21, correct)
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(1, 8), min_size=1, max_size=12))
 def test_the_length_that_sglang_prints_is_one_prefill_token_too_high_and_is_not_used(steps: list[int]) -> None:
     completion, verified = 1 + sum(steps), len(steps)

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ PROMPT = (462, 614, 266, 11, 297, 74, 89, 301, 724, 487, 724, 654, 342, 614, 266
 VLLM = Vllm()
 
 
+@cache
 def _run() -> Run:
     return compose_run("cpu_smollm2_vllm").run
 

@@ -1,0 +1,71 @@
+"""Where a rig's checkpoints are: on this disk, in the hub's cache, reachable, or nowhere; and whether they are pinned."""
+
+from __future__ import annotations
+
+import re
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Literal
+
+from harness.config import Run
+from harness.rigs import ROOT
+
+Told = tuple[str, Literal["ok", "warning", "fault", "unknown"], str, str]
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+REACH_S = 5.0
+
+
+def checkpoint_checks(run: Run, reach: Callable[[str], bool] | None = None) -> Iterator[Told]:
+    """One line (name, state, what was found, what to do) for the target and for each distinct drafter checkpoint."""
+    if run.target.source == "hub":
+        yield _hub("target", run.target.location, run.target.revision, reach or reachable)
+    drafters = {arm.checkpoint.location: (name, arm.checkpoint) for name, arm in run.arms.items() if arm.checkpoint}
+    for name, checkpoint in drafters.values():
+        where = next((base / checkpoint.location for base in (Path.cwd(), ROOT) if (base / checkpoint.location).exists()), None)
+        if where is not None:
+            yield (f"checkpoint, {name}", "ok", f"{checkpoint.location} is on this disk", "")
+        elif checkpoint.revision is None:
+            fix = "train it, copy it there, or give a revision if it is a hub repository"
+            yield (f"checkpoint, {name}", "fault", f"'{checkpoint.location}' is not on this disk", fix)
+        else:
+            yield _hub(f"checkpoint, {name}", checkpoint.location, checkpoint.revision, reach or reachable)
+
+
+def _hub(name: str, repository: str, revision: str | None, reach: Callable[[str], bool]) -> Told:
+    """A hub repository: cached under its commit, cached under a branch (with the commit to pin), reachable, or neither."""
+    asked = revision or "main"
+    commit = cached_commit(repository, asked)
+    get = f"hf download {repository} --revision {asked}"
+    if commit and _COMMIT.fullmatch(asked):
+        return (name, "ok", f"{repository} at {asked[:12]} is in the hub's cache", "")
+    if commit:
+        return (name, "warning", f"{repository} is cached; '{asked}' can move", f"pin its revision: {commit}")
+    if reach(repository):
+        return (name, "warning", f"{repository} is not on this disk; the hub has it", f"download it before the run: {get}")
+    fix = f"on a machine with access: {get}; then copy the folder and give its path"
+    return (name, "fault", f"{repository} is not on this disk, and the hub does not show it to this machine", fix)
+
+
+def cached_commit(repository: str, revision: str, cache: Path | None = None) -> str | None:
+    """Commit of the snapshot in the hub's cache that this revision means, or null. A snapshot without a file is none."""
+    from huggingface_hub import constants
+
+    folder = (cache or Path(constants.HF_HUB_CACHE)) / f"models--{repository.replace('/', '--')}"
+    ref = folder / "refs" / revision
+    commit = ref.read_text("utf-8").strip() if ref.is_file() else revision
+    snapshot = folder / "snapshots" / commit
+    return commit if snapshot.is_dir() and any(snapshot.iterdir()) else None
+
+
+def reachable(repository: str) -> bool:
+    """Whether the hub answers for this repository, within seconds. A gated one that wants a token counts as not reachable."""
+    from huggingface_hub import constants
+
+    request = urllib.request.Request(f"{constants.ENDPOINT}/{repository}/resolve/main/config.json", method="HEAD")
+    try:
+        with urllib.request.urlopen(request, timeout=REACH_S) as answer:
+            return bool(answer.status < 400)
+    except (urllib.error.URLError, OSError, ValueError):
+        return False

@@ -65,7 +65,8 @@ def best_budgets(sweep: FinishedRun, run: Run) -> Choice:
 def _best_by_level(sweep: FinishedRun, name: str, candidates: list[int]) -> Iterator[tuple[int, int]]:
     for level in sweep.levels():
         arms = sweep.measured(level, tuple(sweep.classes(level)))
-        found = {k: output_speedup(arms, at_budget(name, k), str(sweep.plain), level) for k in candidates}
+        tried = [k for k in candidates if arms.get(at_budget(name, k))]
+        found = {k: output_speedup(arms, at_budget(name, k), str(sweep.plain), level) for k in tried}
         ratios = {k: speedup.ratio for k, speedup in found.items() if not isinstance(speedup, Missing)}
         if ratios:
             yield level, max(ratios, key=lambda k: ratios[k])

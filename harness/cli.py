@@ -6,6 +6,7 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -253,7 +254,8 @@ def bench_and_report(composed: ComposedRun, results: Path, fresh: bool) -> Path:
     # Progress goes to stderr, so that a piped table is a table.
     progress = Console(stderr=True, highlight=False)
     if composed.run.best_budget:
-        composed = with_best_budgets(composed, results, fresh, lambda sweep: bench(sweep, results, fresh=fresh, console=progress))
+        sweep = partial(bench, results=results, fresh=fresh, console=progress)
+        composed = with_best_budgets(composed, results, fresh, sweep)
     folder: Path = bench(composed, results, fresh=fresh, console=progress)
     print_report(folder, out)
     out.print(f"files: {folder}, page: {write_html(folder)}", soft_wrap=True)

@@ -13,7 +13,7 @@ from rich.table import Table
 from harness.report.rig_difference import Difference, arm_difference, differences
 from harness.report.run import FinishedRun, read_run
 from harness.report.summary import cells, numbers
-from harness.report.table import DRAFTING, SPEED, Column, Line
+from harness.report.table import DRAFTING, SPEED, WIDE, Column, Line
 
 Lines = dict[tuple[int, str, str], Line]
 NO_RATIO = (
@@ -38,7 +38,8 @@ def print_comparison(one: Path, other: Path, console: Console) -> int:
     shared = [key for key in tables[0] if key in tables[1]]
     for level in dict.fromkeys(level for level, _, _ in shared):
         console.print(f"\n[bold]concurrency {level}[/]")
-        console.print(_table([key for key in shared if key[0] == level], tables, columns))
+        for part in [sum(columns, ())] if console.width >= WIDE else columns:
+            console.print(_table([key for key in shared if key[0] == level], tables, part))
     for text in _notes(runs, tables):
         _print(console, text)
     return 0
@@ -58,13 +59,13 @@ def difference_lines(found: Sequence[Difference]) -> Iterator[str]:
         yield "the rigs agree in every factor that was asked or found"
 
 
-def _columns(found: Sequence[Difference]) -> tuple[Column, ...]:
-    """The columns that may be shown for both."""
+def _columns(found: Sequence[Difference]) -> tuple[tuple[Column, ...], ...]:
+    """The columns that may be shown for both: of speed and of drafting, or one or none of them."""
     kinds = {d.kind for d in found}
     if "text" in kinds:
         return ()
-    drafting = DRAFTING[:3]
-    return drafting if "speed" in kinds else (*SPEED[:2], SPEED[-1], *drafting)
+    # Memory and errors belong to the machine, as speed does.
+    return (DRAFTING[:3],) if "speed" in kinds else (SPEED, DRAFTING)
 
 
 def _lines(run: FinishedRun) -> Lines:
@@ -73,16 +74,17 @@ def _lines(run: FinishedRun) -> Lines:
 
 
 def _table(keys: Sequence[tuple[int, str, str]], tables: tuple[Lines, Lines], columns: Sequence[Column]) -> Table:
+    """Content classes as groups; for each arm a line of A and one of B."""
     table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="dim")
     table.add_column("class\n  arm", no_wrap=True)
+    table.add_column("run", no_wrap=True)
     for column in columns:
-        for name in "AB":
-            table.add_column(f"{' '.join(column.heading.splitlines()[:1])}\n{name}", justify="right", no_wrap=True)
+        table.add_column(column.heading, justify="right", no_wrap=True)
     for label in dict.fromkeys(label for _, label, _ in keys):
         table.add_row(f"[bold]{label}[/] n={' / '.join(_requests(tables, keys, label))}")
         for key in (key for key in keys if key[1] == label):
-            texts = [column.text(lines[key]) for column in columns for lines in tables]
-            table.add_row(f"  {key[2]}", *texts)
+            for name, lines in zip("AB", tables, strict=True):
+                table.add_row(f"  {key[2]}" if name == "A" else "", name, *(column.text(lines[key]) for column in columns))
     return table
 
 

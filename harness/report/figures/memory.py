@@ -36,7 +36,7 @@ def stack(source: Source) -> Chart | None:
     kinds = [kind for kind in KINDS if data[_gib(kind)].notna().any()]
     if not kinds:
         return None
-    bars = Panel("", lambda axes: _draw(axes, data, kinds), (PANEL_INCHES[0] * 1.2, 1.25 + 0.36 * len(data)))
+    bars = Panel("", lambda axes: _draw(axes, data, kinds), (PANEL_INCHES[0], 1.35 + 0.36 * len(data)))
     words = [f"{line['arm']}: {_told(line, kinds)}" for line in data.to_dict("records")]
     caption = f"{READING} {_lost_words(data)}"
     return Chart("memory", "Memory", caption, f"Memory by kind. {sentence(words)}. {_lost_words(data)}", data, (bars,))

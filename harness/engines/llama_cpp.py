@@ -157,7 +157,7 @@ class LlamaCpp:
         return {
             "engine_build": props.get("build_info"),
             "device": "cpu" if word_after(argv, "--device") == "none" else "cuda",
-            "threads": word_after(argv, "--threads"),
+            "threads": _number(argv, "--threads"),
             "target_hash": _identity(props.get("model_path")),
             "dtype": props.get("model_ftype"),
             "quantization": props.get("model_ftype"),
@@ -168,14 +168,15 @@ class LlamaCpp:
             "tensor_parallel": 1 if word_after(argv, "--device") == "none" else word_after(argv, "--split-mode"),
             "prefix_cache": run.engine.prefix_cache,
             "max_running_requests": slots,
-            "max_batched_tokens": word_after(argv, "--batch-size"),
-            "prefill_chunk": word_after(argv, "--ubatch-size"),
+            "max_batched_tokens": _number(argv, "--batch-size"),
+            "prefill_chunk": _number(argv, "--ubatch-size"),
             "attention_backend": f"flash-attn {word_after(argv, '--flash-attn')}",
             "method": next((ours for ours, theirs in METHODS.items() if theirs == method), method),
             "draft_budget": budget,
             "draft_checkpoint_hash": _identity(word_after(argv, "--spec-draft-model")),
             "draft_kv_dtype": word_after(argv, "--spec-draft-type-k"),
             "draft_memory": "request",
+            "engine_seed": props.get("default_generation_settings", {}).get("params", {}).get("seed"),
             "synthetic_acceptance": any(word.startswith("--spec-synth") for word in argv),
         }
 
@@ -299,6 +300,11 @@ def _help(argv: tuple[str, ...]) -> str | None:
     except (OSError, subprocess.SubprocessError):
         return None
     return done.stdout
+
+
+def _number(argv: Sequence[str], flag: str) -> int | None:
+    word = word_after(argv, flag)
+    return None if word is None else int(word)
 
 
 def _is_ours(argv: Sequence[str]) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 
 from harness.audit import moves, speculation
 from harness.audit.account import Account, Fact
-from harness.audit.flags import FlagTable, Given, flag_table, lasting, merged, parsed_json, split_flags
+from harness.audit.flags import FlagTable, Given, flag_table, hint, lasting, merged, parsed_json, split_flags
 from harness.audit.launch import Launch, launch_of
 from harness.audit.meaning import env_facts, facts_of, harmless_of, json_facts, meaning_table
 from harness.config_errors import near
@@ -37,6 +37,9 @@ def from_command(text: str, version: str | None = None, name: str | None = None)
     is_read = release == table.version
     if is_read:
         facts = {**_defaults(table, flags, facts), **facts}
+    facts |= derived(launch.engine, facts)
+    if "kv_tokens" in facts:
+        facts.pop("kv_blocks", None)
     facts.setdefault("method", Fact("plain", "stated", "no speculation asked for"))
     method = str(facts["method"].value)
     facts = {**facts, **moves.moved(launch.engine, facts, method, "implied" if is_read else "supposed")}
@@ -44,6 +47,8 @@ def from_command(text: str, version: str | None = None, name: str | None = None)
         facts = {factor: fact for factor, fact in facts.items() if factor == "method" or not is_draft(factor)}
     notes = [f"{one}: given more than once; the last one counts" for one in repeated]
     notes += _about_release(launch, release, table)
+    if launch.has_conditions:
+        notes.append("the text has conditions or loops: they are not evaluated, and every assignment in it was taken")
     unknown = [one for one in flags.values() if not one.known]
     notes += [f"{one.token}: not a flag of {table.engine} {table.version}; {_near(one, table)}" for one in unknown]
     return Account(
@@ -56,12 +61,33 @@ def from_command(text: str, version: str | None = None, name: str | None = None)
     )
 
 
+def derived(engine: str, facts: Mapping[str, Fact]) -> dict[str, Fact]:
+    """Factors that follow from others: an automatic KV precision, tokens from blocks, a slot's share of the context."""
+
+    def whole(name: str) -> int:
+        value = facts[name].value if name in facts else None
+        return value if isinstance(value, int) else 0
+
+    found: dict[str, Fact] = {}
+    if "kv_dtype" in facts and facts["kv_dtype"].value == "auto":
+        dtype = facts.get("dtype")
+        value = None if dtype is None or dtype.value == "auto" else dtype.value
+        found["kv_dtype"] = Fact(value, facts["kv_dtype"].origin, "auto: the target's")
+    if engine == "vllm" and whole("kv_blocks") and whole("kv_block_size"):
+        found["kv_tokens"] = Fact(whole("kv_blocks") * whole("kv_block_size"), "stated", "blocks times their size")
+    if engine == "llama_cpp" and whole("kv_tokens") and whole("max_running_requests") > 0 and "context_limit" not in facts:
+        shared = "flag.kv-unified" in facts and facts["flag.kv-unified"].value is True
+        slot = whole("kv_tokens") // (1 if shared else whole("max_running_requests"))
+        found["context_limit"] = Fact(slot, "stated", "--ctx-size over --parallel")
+    return found
+
+
 def _positional(launch: Launch, words: Sequence[str]) -> list[Given]:
     if not words:
         return []
     if launch.engine != "vllm" or len(words) > 1:
         stray = words[-1] if launch.engine == "vllm" else words[0]
-        raise ValueError(f"'{stray}' belongs to no flag; quote a value that has spaces, or remove it")
+        raise ValueError(f"'{stray}' belongs to no flag; {hint(stray)}")
     return [Given("model", words[0], words[0])]
 
 

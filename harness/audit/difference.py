@@ -12,6 +12,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.version import InvalidVersion
+
 from harness.audit.account import Account, Fact
 from harness.control.factors import class_of, is_draft, remedy, table
 from harness.control.findings import Finding
@@ -19,6 +22,11 @@ from harness.control.findings import Finding
 Kind = Literal["treatment", "implied", "confounder", "unknown", "note"]
 ENGINE_MOVED = frozenset({"implied", "supposed", "found"})
 ONE_SIDE_NO_RELEASE = "set on one side only, and the release is not stated"
+NONE = "none"
+# What a side that does not state it has anyway.
+USUAL = (("draft_tree_width", 1),)
+# What a launch command calls these drafters: the checkpoint's architecture tells them apart.
+SERVED_AS = {"dflash2": "dflash", "xpress": "dflash"}
 BUDGET_REMEDY = "give both the same budget, or show each drafter at its best in a second table"
 
 
@@ -53,8 +61,29 @@ def difference(name: str, a: Account, b: Account) -> Difference | None:
         return _one_sided(name, a, b, one, two)
     if one.value == two.value and isinstance(one.value, bool) == isinstance(two.value, bool):
         return _equal(name, a, b, one, two)
+    if NONE in (one.value, two.value) and None in (one.value, two.value):
+        return None
+    if name == "engine_build" and _is_within(str(one.value), str(two.value)):
+        return None
+    if name == "target" and _base(one) == _base(two):
+        return Difference(name, "unknown", one, two, "one name in two places", "compare their revisions or hashes")
     kind, why = _kind(name, a, b, one, two)
     return Difference(name, kind, one, two, why, _remedy(name, kind, one, two))
+
+
+def _is_within(one: str, two: str) -> bool:
+    """Whether one of the two is a range of releases that holds the other."""
+    for span, release in ((one, two), (two, one)):
+        try:
+            if span[:1] in "<>=~!" and SpecifierSet(span).contains(release, prereleases=True):
+                return True
+        except (InvalidSpecifier, InvalidVersion):
+            continue
+    return False
+
+
+def _base(fact: Fact) -> str:
+    return str(fact.value).rstrip("/").rpartition("/")[2].lower().removesuffix(".gguf")
 
 
 def _equal(name: str, a: Account, b: Account, one: Fact, two: Fact) -> Difference | None:
@@ -71,11 +100,14 @@ def _equal(name: str, a: Account, b: Account, one: Fact, two: Fact) -> Differenc
 def is_swapped(a: Account, b: Account) -> bool:
     """Whether the two sides have different drafters. Native MTP has no weights of its own to differ in."""
     weights = [side.value("draft_checkpoint_hash") if side.method != "mtp" else None for side in (a, b)]
-    return a.method != b.method or (None not in weights and weights[0] != weights[1])
+    methods = [SERVED_AS.get(side.method, side.method) if "command" in (a.source, b.source) else side.method for side in (a, b)]
+    return methods[0] != methods[1] or (None not in weights and weights[0] != weights[1])
 
 
 def _kind(name: str, a: Account, b: Account, one: Fact, two: Fact) -> tuple[Kind, str]:
     origins = {one.origin, two.origin}
+    if None in (one.value, two.value) and not a.source == b.source == "command" and name != "draft_budget":
+        return "unknown", "one side leaves it to the engine"
     if name == "draft_budget":
         return _budget(a, b, one, two)
     if is_draft(name) and (class_of(name) == "treatment" or name.startswith("draft_options.")):
@@ -106,7 +138,7 @@ def _rule(one: Fact, two: Fact) -> str:
 
 def _one_sided(name: str, a: Account, b: Account, one: Fact | None, two: Fact | None) -> Difference | None:
     fact, silent = (one, b) if one is not None else (two, a)
-    if fact is None or fact.value is None:
+    if fact is None or fact.value in (None, NONE) or (name, fact.value) in USUAL or name == "draft_depth":
         return None
     if is_draft(name) and (class_of(name) == "treatment" or name.startswith("draft_options.")) and is_swapped(a, b):
         return Difference(name, "treatment", one, two, "the drafter and its options", "-")

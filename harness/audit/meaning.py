@@ -44,7 +44,7 @@ class Meaning(Model):
     """One flag, JSON key or variable: its factor and how its value is read."""
 
     factor: str
-    how: Literal["text", "number", "tokens", "not", "dtype", "sizes", "upper", "count"] = "text"
+    how: Literal["text", "number", "tokens", "not", "dtype", "sizes", "upper", "lower", "count"] = "text"
     values: dict[str, Scalar] = Field({})
 
 
@@ -95,6 +95,8 @@ def _read_text(how: str, text: str, token: str) -> Scalar:
             return DTYPES.get(text.lower(), text.lower())
         case "upper":
             return text.upper()
+        case "lower":
+            return text.lower()
         case "count":
             return len([part for part in text.split(",") if part.strip()])
         case "not":

@@ -88,7 +88,7 @@ def sglang(of: Callable[[str], Scalar], method: str) -> Moved:
 
 def llama_cpp(of: Callable[[str], Scalar], method: str) -> Moved:
     """common/common.h of b11434: what is not stated is fitted to memory, target and drafter together."""
-    if of("memory_fraction") == "unfitted":
+    if of("memory_fraction") == "fit off":
         return {}
     return {
         name: (_capacity(method), "fitted to memory together with the drafter; state it, and --fit off")

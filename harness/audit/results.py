@@ -11,6 +11,7 @@ from typing import Any
 import pandas as pd
 
 from harness.audit.account import Account, Fact, Scalar
+from harness.audit.meaning import DTYPES
 from harness.audit.rig import from_run
 from harness.compose import ConfigError, compose_run
 from harness.control.factors import is_draft
@@ -55,7 +56,7 @@ def _found(rows: list[dict[str, Any]]) -> Iterator[tuple[str, Scalar, str]]:
     resolved = {name: value for name, value in _all(rows, "resolved").items() if value != "null"}
     method = str(rows[0]["method"])
     for name, text in resolved.items():
-        value = _scalar(text)
+        value = _canonical(name, text)
         if name == "draft_options" and isinstance(value, str):
             yield from ((f"draft_options.{key}", option, "resolved") for key, option in json.loads(value).items())
         elif method != "plain" or not is_draft(name):
@@ -79,6 +80,12 @@ def _all(rows: list[dict[str, Any]], column: str) -> dict[str, str]:
         for name, value in as_map(row[column]).items():
             found.setdefault(name, set()).add(str(value))
     return {name: " or ".join(sorted(values)) for name, values in found.items()}
+
+
+def _canonical(name: str, text: str) -> Scalar:
+    """A JSON scalar; precisions under one spelling."""
+    value = _scalar(text)
+    return DTYPES.get(value.lower(), value) if name.endswith("dtype") and isinstance(value, str) else value
 
 
 def _scalar(text: str) -> Scalar:

@@ -25,6 +25,9 @@ COVERS = {
     "target_hash": ("target_hash", "target_revision"),
     "machine": ("machine", "device", "threads"),
 }
+NONE = "none"
+# Whom SGLang verifies against samples of the target alone, unless told to draw drafts too.
+SERIAL = ("eagle3", "mtp", "draft_model")
 NOT_STATED = ("not stated", "unstated")
 
 
@@ -38,6 +41,7 @@ def from_run(run: Run, arm_name: str, family: str) -> Account:
     if published:
         facts, unstated = _as_stated(published, arm_name, facts)
     else:
+        facts |= {name: Fact(value, origin, f"engine.{name}") for name, value in as_served(run).items()}
         facts |= flag_facts(run, origin) | {name: Fact(value, origin, where) for name, value, where in _options(run, arm_name)}
     if run.arms[arm_name].method == "plain":
         facts = {name: fact for name, fact in facts.items() if name == "method" or not is_draft(name)}
@@ -57,21 +61,43 @@ def _rig(run: Run) -> Iterator[tuple[str, Scalar, str]]:
         yield "threads", machine.threads, "machine.threads"
     yield "target", target.name, "target.name"
     yield "target_revision", target.revision or target.sha256, "target.revision"
-    yield "target_implementation", target.implementation, "target.implementation"
+    if engine_name(run) == "reference":
+        yield "target_implementation", target.implementation, "target.implementation"
     yield "dtype", target.dtype, "target.dtype"
     yield "quantization", target.quantization, "target.quantization"
     yield "context_limit", target.context, "target.context"
     for name in ("kv_tokens", "kv_dtype", "max_running_requests", "prefill_chunk", "prefix_cache"):
         yield name, getattr(engine, name), f"engine.{name}"
     yield "cuda_graphs", engine.graphs, "engine.graphs"
-    yield "graph_batch_sizes", json.dumps(sorted(engine.graph_batch_sizes)), "engine.graph_batch_sizes"
+    if engine.graphs != "off":
+        yield "graph_batch_sizes", json.dumps(sorted(engine.graph_batch_sizes)), "engine.graph_batch_sizes"
     for name, value in run.sampler.model_dump().items():
         yield f"sampler.{name}", value, f"sampler.{name}"
     yield "stop", workload.stop, "workload.stop"
     yield "workload", _sets(run), "workload.sets"
-    yield "template_options", json.dumps(workload.template_options, sort_keys=True), "workload.template_options"
-    yield "system_prompt", workload.system_prompt or "none", "workload.system_prompt"
+    options = json.dumps(workload.template_options, sort_keys=True) if workload.template_options else NONE
+    yield "template_options", options, "workload.template_options"
+    yield "system_prompt", workload.system_prompt or NONE, "workload.system_prompt"
     yield "concurrency", json.dumps(run.concurrency), "concurrency"
+
+
+def as_served(run: Run) -> dict[str, Scalar]:
+    """Factors that a served engine has under its own values, as its adapter translates them."""
+    engine, dtype = run.engine, run.target.dtype
+    found: dict[str, Scalar] = {"kv_dtype": dtype} if engine.kv_dtype == "auto" else {}
+    match engine_name(run):
+        case "vllm":
+            widths = {1, *(1 + (arm.draft_budget or 0) for arm in run.arms.values())}
+            tokens = sorted({size * width for size in engine.graph_batch_sizes for width in widths})
+            found["max_batched_tokens"] = engine.prefill_chunk
+            if engine.graphs == "decode":
+                found |= {"cuda_graphs": "full_and_piecewise", "graph_batch_sizes": json.dumps(tokens)}
+        case "sglang" if engine.graphs == "decode":
+            found["cuda_graphs"] = "full"
+        case "llama_cpp":
+            slot = min(run.target.context, engine.kv_tokens // engine.max_running_requests)
+            found |= {"context_limit": slot, "kv_tokens": slot * engine.max_running_requests}
+    return found
 
 
 def _sets(run: Run) -> str:
@@ -97,7 +123,9 @@ def _options(run: Run, name: str) -> Iterator[tuple[str, Scalar, str]]:
     arm = run.arms[name]
     if arm.drafter and engine_name(run) == "reference":
         yield "drafter", arm.drafter, f"arms.{name}.drafter"
-    yield "verify_rule", run.engine.verify_rule, "engine.verify_rule"
+    is_serial = engine_name(run) == "sglang" and arm.method in SERIAL and not arm.options.get("sample")
+    rule = "target_only" if is_serial and run.engine.verify_rule == "standard" else run.engine.verify_rule
+    yield "verify_rule", rule, "engine.verify_rule"
     for option, value in arm.options.items():
         yield f"draft_options.{option}", value, f"arms.{name}.options.{option}"
 

@@ -12,10 +12,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from packaging.specifiers import InvalidSpecifier, SpecifierSet
-from packaging.version import InvalidVersion
-
 from harness.audit.account import Account, Fact
+from harness.audit.releases import is_within
 from harness.control.factors import class_of, is_draft, remedy, table
 from harness.control.findings import Finding
 
@@ -63,23 +61,12 @@ def difference(name: str, a: Account, b: Account) -> Difference | None:
         return _equal(name, a, b, one, two)
     if NONE in (one.value, two.value) and None in (one.value, two.value):
         return None
-    if name == "engine_build" and _is_within(str(one.value), str(two.value)):
+    if name == "engine_build" and is_within(str(one.value), str(two.value)):
         return None
     if name == "target" and _base(one) == _base(two):
         return Difference(name, "unknown", one, two, "one name in two places", "compare their revisions or hashes")
     kind, why = _kind(name, a, b, one, two)
     return Difference(name, kind, one, two, why, _remedy(name, kind, one, two))
-
-
-def _is_within(one: str, two: str) -> bool:
-    """Whether one of the two is a range of releases that holds the other."""
-    for span, release in ((one, two), (two, one)):
-        try:
-            if span[:1] in "<>=~!" and SpecifierSet(span).contains(release, prereleases=True):
-                return True
-        except (InvalidSpecifier, InvalidVersion):
-            continue
-    return False
 
 
 def _base(fact: Fact) -> str:

@@ -26,7 +26,7 @@ REPLAY_EXAMPLES = """examples:
                                                         somebody's run again: configuration, prompts, environment, numbers
   samerig replay RIG_OR_RUN --measured results/mine     compare with a run that is measured already
 
-machine=auto is this machine; the name of an option may be shortened (target=smollm2). Every key that a substitution moves is
+machine=auto is this machine; an option's name may be cut at an underscore (target=smollm2). Every key that moves is
 listed. What does not exist here (a drafter for the substituted target, a prompt set) is left out by name."""
 
 VERDICT_EXAMPLES = """examples:

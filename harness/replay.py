@@ -61,14 +61,14 @@ def plan_replay(rig: str, substitutions: Sequence[str] = ()) -> Replay:
 
 
 def resolve(substitution: str) -> list[str]:
-    """Hydra overrides of one substitution. `machine=auto` is this machine; the name of an option may be shortened."""
+    """Hydra overrides of one substitution. `machine=auto` is this machine; the name of an option may be cut at an underscore."""
     key, _, value = substitution.partition("=")
     if key not in GROUPS:
         return [substitution]
     if (key, value) == ("machine", "auto"):
         return _this_machine()
     options = _options(key)
-    starts = [option for option in options if option.startswith(value)]
+    starts = [option for option in options if option.startswith(f"{value}_")]  # whole words: h20 is not h200
     if value in options or len(starts) != 1:
         if value not in options:
             raise ConfigError(f"{key}: no option '{value}'; {near(value, starts or options)}")

@@ -63,9 +63,11 @@ def _source_lines(published: Published) -> Iterator[str]:
 
 
 def print_claims(compared: Sequence[Compared], console: Console) -> None:
-    """A row per published number, then the count."""
+    """A row per published number that was measured, then how many lie inside, and why the others have no answer."""
     table = _table("arm", "task", "c", "what", "published", "measured [95 %]", "inside")
     for c in compared:
+        if c.value is None:
+            continue
         verdict = c.note if c.inside is None else "yes" if c.inside else "no"
         cells = (c.claim.arm, c.claim.task or "-", str(c.claim.concurrency or "-"), UNITS[c.measure], _published(c))
         table.add_row(*(escape(cell) for cell in (*cells, _measured(c.value, c.low, c.high), verdict)))

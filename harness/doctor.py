@@ -69,9 +69,8 @@ def _machine(run: Run, gpus: Sequence[Gpu]) -> Iterator[Check]:
         yield Check("machine", "ok", cores)
         return
     if not gpus:
-        yield Check(
-            "machine", "fault", "no NVIDIA GPU is visible", "install its driver, look at CUDA_VISIBLE_DEVICES, or machine=cpu"
-        )
+        fix = "install the driver, look at CUDA_VISIBLE_DEVICES, or override machine=cpu"
+        yield Check("machine", "fault", "no NVIDIA GPU is visible", fix)
         return
     names = [str(gpu.facts().get(f"gpu{gpu.index}_name")) for gpu in gpus]
     fitting = [name for name in names if asked.gpu is None or asked.gpu.lower() in name.lower()]

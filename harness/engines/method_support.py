@@ -12,6 +12,8 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from itertools import zip_longest
 
+from harness.config import Arm
+
 Version = tuple[int, ...]
 _BOUND = re.compile(r"(>=|<=|==|!=|>|<)\s*(\d+(?:\.\d+)*)")
 ANY = "0"
@@ -48,6 +50,14 @@ def admits(wanted: str, installed: str) -> bool:
         "<": lambda c: c < 0,
     }
     return all(holds[b[1]](compare(found, parse_version(b[2]))) for b in bounds if b)
+
+
+def family(arm: Arm) -> str:
+    """The arm's method, with DFlash 2 told from DFlash: engines serve both as `dflash`, and so do arms name them.
+
+    The drafter's class tells them apart here; in an engine it is the architecture in the checkpoint's config.
+    """
+    return "dflash2" if arm.method == "dflash" and (arm.drafter or "").endswith(".DFlash2Drafter") else arm.method
 
 
 def method_gap(engine: str, since: Mapping[str, str], method: str, label: str, version: str | None) -> str | None:

@@ -32,7 +32,7 @@ from harness.engines.base import (
     Scalar,
     Step,
 )
-from harness.engines.reference_plan import command, estimate, missing, pinned, speculation
+from harness.engines.reference_plan import command, estimate, missing, pinned, speculation, without_drafter
 from harness.inside import Replay, WidthTime
 
 READY_TIMEOUT_S = 900.0
@@ -59,7 +59,7 @@ class ReferenceEngine:
             base=(sys.executable, *command(run, str(folder or f"<{run.target.name}>"))),
             speculation=tuple(speculation(arm)),
             pinned=pinned(run),
-            missing=missing(run, _missing_target(run), _can_capture(run)),
+            missing=(*missing(run, _missing_target(run), _can_capture(run)), *without_drafter(arm)),
             memory=estimate(run, arm, folder),
         )
 

@@ -76,6 +76,13 @@ def missing(run: Run, target: str | None, can_capture: bool) -> tuple[str, ...]:
     return tuple(gaps)
 
 
+def without_drafter(arm: Arm) -> tuple[str, ...]:
+    """A method that only served engines have would run as plain decoding here, so it is refused."""
+    if arm.method == "plain" or arm.drafter is not None:
+        return ()
+    return (f"arm {arm.label}: the reference engine has no drafter for '{arm.method}'; use engine=vllm, sglang or llama_cpp",)
+
+
 def estimate(run: Run, arm: Arm, folder: Path | None) -> Memory:
     """Bytes before launch, from the checkpoint's files and config; null where the checkpoint is not here."""
     if folder is None:

@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 from harness.config import Arm, Run
-from harness.engines.method_support import assumed_version, installed_version, method_gap, version_gap
+from harness.engines.method_support import assumed_version, family, installed_version, method_gap, version_gap
 from harness.engines.sglang_command import OPTIONS, SINCE, TOLD_BY_CHECKPOINT
 
 CUDA_ONLY = ("dflash", "dflash2", "dspark")
@@ -19,7 +19,7 @@ def missing(run: Run, arm: Arm) -> list[str]:
     gaps = [
         _interpreter(interpreter, installed) if run.engine.url is None else None,
         version_gap("SGLang", run.engine.version, installed),
-        method_gap("SGLang", SINCE, arm.method, arm.label, assumed_version(run.engine.version, installed)),
+        method_gap("SGLang", SINCE, family(arm), arm.label, assumed_version(run.engine.version, installed)),
         _gpu(run),
         _device(run, arm),
         *_options(arm),

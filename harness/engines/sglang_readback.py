@@ -7,6 +7,7 @@ the argument, null when unset; the effective one is in `internal_states`. Memory
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,6 +15,7 @@ from harness.config import Arm, Run
 from harness.control.factors import is_draft
 from harness.control.read import read_factors
 from harness.engines.base import Memory, Scalar
+from harness.engines.method_support import family
 from harness.engines.server_dialect import Found, Startup
 from harness.engines.sglang_command import ALGORITHMS
 
@@ -29,7 +31,9 @@ _DFLASH2 = ("DFlash2",)
 
 def resolved(run: Run, arm: Arm, found: Found) -> dict[str, Scalar]:
     """Factors by canonical name, with SGLang's own words put into ours; null where it does not tell."""
-    documents: dict[str, Any] = {"log": found.log, "env": found.env, "command": " ".join(found.argv)}
+    documents: dict[str, Any] = {"log": found.log, "env": found.env}
+    if found.argv:
+        documents["command"] = shlex.join(found.argv)
     if INFO in found.info:
         documents["server_info"] = found.info[INFO]
     factors = read_factors("sglang", documents)
@@ -55,8 +59,8 @@ def _named(factors: dict[str, Scalar]) -> dict[str, Scalar]:
 def _method(arm: Arm, found: Found) -> str:
     """Our name of the method that is served: DFlash 2 is DFLASH whose checkpoint has a selector."""
     algorithm = str(_info(found)["speculative_algorithm"])
-    if algorithm == "DFLASH" and arm.method == "dflash2":
-        return "dflash2" if (drafter_architecture(found) or "").startswith(_DFLASH2) else "dflash"
+    if algorithm == "DFLASH" and family(arm) == "dflash2":
+        return arm.method if (drafter_architecture(found) or "").startswith(_DFLASH2) else "dflash"
     return _DRAFTER_OF.get(algorithm, algorithm.lower())
 
 
@@ -80,7 +84,7 @@ def problems(run: Run, arm: Arm, found: Found) -> list[str]:
     if algorithm not in _RESOLVED.get(arm.method, {ALGORITHMS.get(arm.method)}):
         wrong.append(f"method: {ALGORITHMS.get(arm.method, arm.method)} was asked for, the server resolved {algorithm}")
     architecture = drafter_architecture(found)
-    if arm.method == "dflash2" and architecture and not architecture.startswith(_DFLASH2):
+    if family(arm) == "dflash2" and architecture and not architecture.startswith(_DFLASH2):
         wrong.append(f"method: the drafter is a {architecture}, so dflash2 would draft as dflash")
     if (rows := info.get("speculative_num_draft_tokens")) is not None and rows - 1 != arm.draft_budget:
         wrong.append(f"draft_budget: {arm.draft_budget} was asked for, the server drafts {rows - 1} ({rows} with the anchor)")

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from harness.config import Arm, Run
 from harness.engines.base import Scalar
+from harness.engines.method_support import assumed_version, compare, parse_version
 from harness.engines.server_dialect import checkpoint_path, flag_list
 
 # First version with each method; 0 is "in every version that has the flags below". xPress and DFlash 2 are served as dflash:
@@ -24,6 +25,7 @@ SINCE = {
 NAMES = {"dflash2": "dflash", "xpress": "dflash"}
 # Full graphs for decode, verification included; piecewise ones for what prefill shares a step with.
 GRAPHS = "FULL_AND_PIECEWISE"
+PER_REQUEST_METRICS = (0, 29)
 NEEDS_V2 = ("dflash2", "dspark", "xpress")
 
 # Options of an arm that go into --speculative-config, with vLLM's name for them.
@@ -60,7 +62,7 @@ def command(run: Run, model: str) -> list[str]:
     argv = [engine.interpreter or "<engine.interpreter>", "-m", "vllm.entrypoints.cli.main", "serve", model]
     argv += ["--dtype", target.dtype, "--max-model-len", str(target.context)]
     argv += ["--max-num-seqs", str(engine.max_running_requests), "--max-num-batched-tokens", str(engine.prefill_chunk)]
-    argv += ["--long-prefill-token-threshold", str(engine.prefill_chunk)]
+    argv += ["--long-prefill-token-threshold", str(_chunk(run))]
     argv += ["--kv-cache-dtype", "auto" if engine.kv_dtype == target.dtype else engine.kv_dtype]
     argv += _capacity(run)
     argv += ["--enable-prefix-caching" if engine.prefix_cache else "--no-enable-prefix-caching"]
@@ -70,6 +72,11 @@ def command(run: Run, model: str) -> list[str]:
         argv += ["--cudagraph-capture-sizes", *map(str, graph_tokens(run))]
         argv += ["--compilation-config", json.dumps({"cudagraph_mode": GRAPHS})]
     return [*argv, *flag_list(engine.flags)]
+
+
+def _chunk(run: Run) -> int:
+    """Tokens of one request's prefill in a step; vLLM refuses more than the context."""
+    return min(run.engine.prefill_chunk, run.target.context)
 
 
 def _capacity(run: Run) -> list[str]:
@@ -105,7 +112,7 @@ def graph_tokens(run: Run) -> list[int]:
 
 
 def speculation(run: Run, arm: Arm) -> list[str]:
-    """`--speculative-config`; nothing for plain. vLLM's `num_speculative_tokens` is the draft budget itself."""
+    """`--speculative-config` and acceptance per request; nothing for plain. `num_speculative_tokens` is the budget itself."""
     if arm.method == "plain":
         return []
     config: dict[str, Scalar] = {"method": NAMES.get(arm.method, arm.method), "num_speculative_tokens": arm.draft_budget}
@@ -117,7 +124,15 @@ def speculation(run: Run, arm: Arm) -> list[str]:
         config["draft_sample_method"] = "probabilistic" if arm.options.get("sample") else "greedy"
     config |= {OPTIONS[name]: value for name, value in arm.options.items() if name in OPTIONS and value is not None}
     told = {name: value for name, value in config.items() if value is not None}
-    return ["--speculative-config", json.dumps(told, sort_keys=True)]
+    return ["--speculative-config", json.dumps(told, sort_keys=True), *_metrics(run)]
+
+
+def _metrics(run: Run) -> list[str]:
+    """Acceptance per request. It is no flag of the rig, because vLLM refuses it where nothing drafts; it changes no step."""
+    lowest = assumed_version(run.engine.version, None)
+    if lowest is not None and compare(parse_version(lowest), PER_REQUEST_METRICS) < 0:
+        return []
+    return ["--per-request-spec-decode-metrics", "detailed"]
 
 
 def pinned(run: Run) -> dict[str, Scalar]:
@@ -129,7 +144,7 @@ def pinned(run: Run) -> dict[str, Scalar]:
         "context_limit": run.target.context,
         "max_running_requests": engine.max_running_requests,
         "max_batched_tokens": engine.prefill_chunk,
-        "prefill_chunk": engine.prefill_chunk,
+        "prefill_chunk": _chunk(run),
         "prefix_cache": engine.prefix_cache,
         "cuda_graphs": "off" if engine.graphs == "off" else GRAPHS.lower(),
         "graph_batch_sizes": json.dumps(graph_tokens(run) if engine.graphs != "off" else []),

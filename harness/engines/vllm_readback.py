@@ -13,6 +13,7 @@ from typing import Any
 from harness.config import Arm, Run
 from harness.control.read import read_factors
 from harness.engines.base import Memory, Scalar
+from harness.engines.method_support import family
 from harness.engines.server_dialect import Found, Startup
 from harness.engines.vllm_command import NAMES
 
@@ -50,8 +51,8 @@ def resolved(run: Run, arm: Arm, found: Found) -> dict[str, Scalar]:
 def _method(arm: Arm, found: Found) -> str:
     """Our name of the method that is served: DFlash 2 and xPress are dflash whose checkpoint has a head of its own."""
     method = str(_config(found)["speculative_config"].get("method"))
-    if method == "dflash" and arm.method in ARCHITECTURES:
-        return arm.method if drafter_architecture(found) in ARCHITECTURES[arm.method] else method
+    if method == "dflash" and family(arm) in ARCHITECTURES:
+        return arm.method if drafter_architecture(found) in ARCHITECTURES[family(arm)] else method
     return "mtp" if method.endswith("mtp") else method
 
 
@@ -88,8 +89,8 @@ def _drafts(run: Run, arm: Arm, speculative: Mapping[str, Any], architecture: st
     served, wrong = speculative.get("method"), []
     if served != asked and not (asked == "mtp" and str(served).endswith("mtp")):
         wrong.append(f"method: '{asked}' was asked for, the server resolved '{served}'")
-    if architecture and arm.method in ARCHITECTURES and architecture not in ARCHITECTURES[arm.method]:
-        wrong.append(f"method: the drafter is a {architecture}, so {arm.method} would draft as {served}")
+    if architecture and architecture not in ARCHITECTURES.get(family(arm), {architecture}):
+        wrong.append(f"method: the drafter is a {architecture}, so {family(arm)} would draft as {served}")
     if budget != arm.draft_budget:
         wrong.append(f"draft_budget: {arm.draft_budget} was asked for, the server drafts {budget}")
     rule, allowed = speculative.get("rejection_sample_method"), {run.engine.verify_rule, "standard"}

@@ -18,6 +18,7 @@ from harness.compose import compose_run
 from harness.config import Arm, Run
 from harness.engines import method_support, sglang_command, sglang_missing, vllm_command, vllm_missing
 from harness.engines.method_support import admits, assumed_version, method_gap, parse_version, version_gap
+from harness.engines.reference_plan import without_drafter
 from harness.engines.server_dialect import Dialect
 from harness.engines.sglang import SGLang, SGLangEngine
 from harness.engines.vllm import Vllm, VllmEngine
@@ -131,6 +132,14 @@ def test_an_option_of_the_arm_reaches_the_engine_under_its_own_name() -> None:
         assert any("option 'colour' is not known" in gap for gap in gaps)
 
 
+def test_acceptance_per_request_is_asked_of_drafting_arms_of_versions_that_have_it() -> None:
+    run = _run("h200_qwen27b_vllm")
+    assert vllm_command.speculation(run, _arm("dflash", 5))[2:] == ["--per-request-spec-decode-metrics", "detailed"]
+    assert "--per-request-spec-decode-metrics" not in vllm_command.command(run, "m")  # vLLM refuses it where nothing drafts
+    older = _run("h200_qwen27b_vllm", "engine.version='>=0.28,<0.29'")
+    assert len(vllm_command.speculation(older, _arm("dflash", 5))) == 2
+
+
 def test_block_verification_is_asked_of_every_drafter_when_the_rig_says_so() -> None:
     run = _run("h200_qwen27b", "engine.verify_rule=block")
     assert "--speculative-use-block-verification" in sglang_command.speculation(run, _arm("dflash", 5))
@@ -169,6 +178,7 @@ def test_an_installed_version_is_read_from_its_interpreter_and_judged(monkeypatc
     run = _run("h200_qwen27b_vllm", f"engine.interpreter={sys.executable}")
     gaps = vllm_missing.missing(run, run.arms["dflash2"])
     assert any("vLLM 0.27.1 has no 'dflash2'; it came with 0.28.0" in gap for gap in gaps)
+    assert run.arms["dflash2"].method == "dflash"  # its drafter's class tells that it is DFlash 2
     assert any("0.27.1 is installed, the rig asks for >=0.33,<0.34" in gap for gap in gaps)
 
 
@@ -208,7 +218,7 @@ def test_a_range_or_a_version_that_is_none_is_told() -> None:
     ("rig", "overrides", "arm", "told"),
     [
         ("cpu_smollm2_vllm", ["+arm@arms.dflash2=dflash2"], "dflash2", "only model runner V1, which cannot serve dflash2"),
-        ("h200_qwen27b_vllm", ["engine.env={}"], "dspark", "needs model runner V2"),
+        ("h200_qwen27b_vllm", ["engine.env.VLLM_USE_V2_MODEL_RUNNER='0'"], "dspark", "needs model runner V2"),
         ("h200_qwen27b_vllm", ["engine.prefill_chunk=128"], "dflash2", "let only 16 requests run"),
         ("h200_qwen27b_vllm", ["engine.prefill_chunk=128"], "plain", "drop the graph of 256 tokens"),
         ("h200_qwen27b_vllm", ["engine.graph_batch_sizes=[1,8]"], "plain", "below concurrency 32"),
@@ -221,6 +231,11 @@ def test_what_would_move_silently_is_refused_before_launch(rig: str, overrides: 
     run = compose_run(rig, overrides).run
     missing = vllm_missing.missing if "vllm" in run.engine.adapter else sglang_missing.missing
     assert any(told in gap for gap in missing(run, run.arms[arm]))
+
+
+def test_a_method_of_served_engines_only_is_refused_by_the_reference_engine() -> None:
+    assert "no drafter for 'draft_model'" in without_drafter(_arm("draft_model", 3))[0]
+    assert without_drafter(_run("cpu_smollm2").arms["ngram"]) == without_drafter(_run("cpu_smollm2").arms["plain"]) == ()
 
 
 if __name__ == "__main__":

@@ -32,6 +32,7 @@ from drafters.dflash_config import DFlashConfig
 from drafters.dflash_network import DFlashNetwork
 from drafters.drafter_checkpoint import DrafterWeights
 from drafters.train.block_batch import Blocks, blocks_of
+from drafters.train.block_init import start_local
 from drafters.train.block_pass import PackedPass
 from drafters.train.objective import Example, Teacher, channel_scales
 from drafters.train.soft import CandidateHead, Candidates
@@ -51,13 +52,14 @@ class Stage:
 @dataclass(frozen=True, slots=True)
 class BlockOptions:
     """`hard` is the share of the text's own token in the label, the rest is the target's distribution. `frequent` and `sampled`
-    are the candidates of the softmax (`soft.CandidateHead`)."""
+    are the candidates of the softmax (`soft.CandidateHead`). `local` starts attention near the anchor (`block_init`)."""
 
     curriculum: tuple[Stage, ...]
     decay: float
     hard: float
     frequent: int
     sampled: int
+    local: bool
 
     @classmethod
     def read(cls, options: Mapping[str, Any], block: int) -> BlockOptions:
@@ -68,7 +70,7 @@ class BlockOptions:
             raise ValueError(f"options.curriculum: starts {starts} must begin at 0 and rise")
         if wrong := [stage.block for stage in stages if not 2 <= stage.block <= block]:
             raise ValueError(f"options.curriculum: block {wrong[0]} must be 2 to block_size {block} rows, anchor included")
-        return cls(stages, *(options[key] for key in ("decay", "hard", "frequent", "sampled")))
+        return cls(stages, *(options[key] for key in ("decay", "hard", "frequent", "sampled", "local")))
 
     def stage(self, progress: float) -> Stage:
         return [stage for stage in self.curriculum if stage.start <= progress][-1]
@@ -122,6 +124,8 @@ class DFlashObjective:
                 nn.init.normal_(parameter, std=_STD / 2 if name.endswith(("o_proj.weight", "down_proj.weight")) else _STD)
             elif name.endswith("bias"):
                 nn.init.zeros_(parameter)
+        if self.options.local:
+            start_local(self.network, self.teacher.embedding_VH, self.teacher.frequent_V)
 
     def start_from(self, folder: str) -> None:
         """Take what the folder holds. ValueError for a tensor of another shape, or one that this network does not have."""

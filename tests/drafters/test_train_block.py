@@ -38,6 +38,7 @@ OPTIONS: dict[str, Any] = {
     "hard": 0.0,
     "frequent": 120,
     "sampled": 20,
+    "local": False,
 }
 SLIDING = {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 5}
 
@@ -105,9 +106,17 @@ def packed_states(objective: Any, examples: Sequence[Example], width: int, count
 
 
 @torch.inference_mode()
-@pytest.mark.parametrize("rule", [{}, {"is_causal": False}, SLIDING, SLIDING | {"is_causal": False, "num_key_value_heads": 4}])
+@pytest.mark.parametrize(
+    "rule",
+    [
+        {"attention_bias": True},
+        {"is_causal": False, "dflash_config": {"mask_token_id": 5, "input_embedding_scale": 3.0}},
+        SLIDING,
+        SLIDING | {"is_causal": False, "num_key_value_heads": 4},
+    ],
+)
 def test_states_of_the_packed_pass_are_those_of_serving_from_the_exported_folder(world, tmp_path, rule):
-    objective = world.objective(config={"is_causal": None} | rule)
+    objective = world.objective(config={"is_causal": None} | rule, options={"local": "attention_bias" in rule})
     perturbed(objective)
     location = write(tmp_path, *objective.export())
     blocks, together = packed_states(objective, world.examples, BLOCK, 5)
@@ -200,6 +209,29 @@ def test_a_block_sees_nothing_at_or_behind_its_anchor_but_the_anchor_token(world
         assert not torch.equal(block(change_taps=i), plain)
     for i in range(len(example.tokens_S)):
         assert torch.equal(block(change_token=i), plain) == (i != anchor), i
+
+
+def test_a_local_start_looks_at_the_last_state_before_the_anchor(world):
+    near: dict[bool, float] = {}
+    for local in (False, True):
+        config = {"attention_bias": True, "num_key_value_heads": 4}
+        objective = world.objective(config=config, options={"local": local})
+        example = max(world.examples, key=lambda e: len(e.tokens_S))
+        blocks, plain = packed_states(objective, [example], BLOCK, 5)
+        anchor = int(blocks.positions_AB[-1, 0])
+
+        def moved(at: int, objective: Any = objective, example: Example = example, plain: torch.Tensor = plain) -> float:
+            taps_NM = example.taps_NM.clone()
+            taps_NM[at] = example.taps_NM[at - 3]
+            changed = Example(example.tokens_S, example.prompt, taps_NM, example.final_NH)
+            return float((packed_states(objective, [changed], BLOCK, 5)[1][-1] - plain[-1]).norm())
+
+        with torch.no_grad():
+            far = sum(moved(at) for at in range(anchor - 16, anchor - 8)) / 8
+            near[local] = moved(anchor - 1) / far
+    assert near[True] > 2 * max(near[False], 0.75)
+    with pytest.raises(ValueError, match="attention_bias"):
+        world.objective(options={"local": True})
 
 
 def test_a_causal_slot_is_the_same_in_every_width_of_block(world):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,10 +15,12 @@ from torch import Tensor
 from drafters.dflash import DFlashDrafter
 from drafters.dflash2 import DFlash2Drafter
 from drafters.dspark import DSparkDrafter
+from drafters.serving import load_dotted
 from drafters.train.block_batch import Blocks, blocks_of
-from drafters.train.dflash import Said
+from drafters.train.dflash import Said, published_config
 from drafters.train.dflash2 import DFlash2Objective, injected
 from drafters.train.dspark import DSparkObjective
+from drafters.train.recipe import read_recipe
 from drafters.train.soft import Candidates
 from drafters.train.xpress import XPressObjective
 from drafters.xpress import XPressDrafter
@@ -56,6 +59,20 @@ def member(world: World, name: str, backbone: str | None, **options: Any) -> Any
 def packed(world: World, objective: Any) -> tuple[Blocks, Tensor]:
     blocks = blocks_of(world.examples, BLOCK, 5, objective.config.mask_token, random.Random(3))
     return blocks, objective.packed.states(objective.network, blocks, objective.scale_M)
+
+
+@pytest.mark.parametrize("name", ["dflash", *FAMILY])
+def test_the_recipe_of_every_member_makes_a_drafter_below_20_mb(name):
+    recipe = read_recipe(name, [])
+    kind = load_dotted(recipe.objective)
+    target: Any = SimpleNamespace(hidden_size=576, vocab_size=49152, num_layers=30)
+    with torch.device("meta"):
+        network = kind.build(SimpleNamespace(), published_config(recipe.config, target, ""), target)
+    sizes = {n: p.numel() for n, p in network.named_parameters()}
+    for table in (kind.over_embedding, kind.over_head):
+        if table is not None:
+            sizes[table] *= 49152 / 576  # a row per token instead of a row per channel
+    assert 15e6 < 2 * sum(sizes.values()) < 20e6
 
 
 @torch.inference_mode()

@@ -7,12 +7,10 @@ in its log (sizes, drafter), in /props and in the command line, which holds ever
 from __future__ import annotations
 
 import hashlib
-import re
-import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from functools import cache
-from importlib.metadata import PackageNotFoundError, distribution
+from importlib.metadata import distribution
 from pathlib import Path
 from typing import Any
 
@@ -22,22 +20,22 @@ from huggingface_hub import snapshot_download
 from harness.config import Arm, Run
 from harness.engines.base import Counters, Memory, Request, Scalar
 from harness.engines.llama_cpp_found import found_memory, load_seconds, log_method, word_after
+from harness.engines.llama_cpp_plan import (
+    KV_TYPES,
+    METHODS,
+    SERVER,
+    drafter_path,
+    estimate,
+    gguf_path,
+    missing,
+    program,
+    slot_tokens,
+)
 from harness.engines.llama_cpp_stream import LlamaReader
 from harness.engines.server import ServerEngine
-from harness.engines.server_dialect import Found, Reader, Startup, checkpoint_path, flag_list
+from harness.engines.server_dialect import Found, Reader, Startup, flag_list
 from harness.engines.server_metrics import Families, total
 
-SERVER = Path(__file__).with_name("llama_cpp_server.py")
-METHODS = {
-    "plain": "none",
-    "ngram": "ngram-simple",
-    "draft_model": "draft-simple",
-    "mtp": "draft-mtp",
-    "eagle3": "draft-eagle3",
-    "dflash": "draft-dflash",
-    "dspark": "draft-dspark",
-}
-KV_TYPES = {"auto": "f16", "float16": "f16", "bfloat16": "bf16", "float32": "f32"}
 TOKENIZER_FILES = ["*.json", "*.jinja", "merges.txt", "vocab.txt", "tokenizer.model"]
 
 
@@ -94,7 +92,7 @@ class LlamaCpp:
         return {"GGML_CUDA_DISABLE_GRAPHS": "1"} if run.machine.kind == "cuda" and run.engine.graphs == "off" else {}
 
     def missing(self, run: Run, arm: Arm) -> list[str]:
-        return [*_missing_model(run), *_missing_method(run, arm), *_missing_drafter(arm), *_unservable(run)]
+        return missing(run, arm)
 
     def pinned(self, run: Run) -> dict[str, Scalar]:
         return {
@@ -109,12 +107,7 @@ class LlamaCpp:
         }
 
     def estimate(self, run: Run, arm: Arm) -> Memory:
-        paths = {"weights_bytes": gguf_path(run), "drafter_weights_bytes": Path(drafter_path(arm) or "")}
-        sizes = {name: path.stat().st_size for name, path in paths.items() if path.is_file()}
-        if arm.checkpoint is None:
-            sizes["drafter_weights_bytes"] = 0
-        source = dict.fromkeys(sizes, "estimate: size of the GGUF file")
-        return Memory(**sizes, kv_tokens=slot_tokens(run) * run.engine.max_running_requests, source=source)
+        return estimate(run, arm)
 
     def body(self, run: Run, request: Request, served: str) -> dict[str, Any]:
         """Greedy needs no other sampler; above 0 the order is vLLM's and ours: temperature first, then top-k and top-p."""
@@ -219,87 +212,6 @@ _NEUTRAL: Mapping[str, Any] = {
     "n_probs": 0,
     "n_keep": 0,
 }
-
-
-def slot_tokens(run: Run) -> int:
-    """Context of one slot: the target's, or what the rig's cache has room for."""
-    return min(run.target.context, run.engine.kv_tokens // run.engine.max_running_requests)
-
-
-def program(run: Run) -> list[str]:
-    """The binary, or our server script in the interpreter that has xllamacpp."""
-    if run.engine.binary:
-        return [run.engine.binary]
-    return [run.engine.interpreter or sys.executable, str(SERVER)]
-
-
-def gguf_path(run: Run) -> Path:
-    """The target's file: the rig's, or the one inside the package. A path that may not exist: `missing` tells."""
-    flag, target = run.engine.flags.get("gguf"), run.target
-    if flag is not None:
-        return Path(str(flag)).expanduser()
-    if target.source == "package" and target.file:
-        try:
-            return Path(str(distribution(target.location.partition("==")[0]).locate_file(target.file)))
-        except PackageNotFoundError:
-            return Path(target.file)
-    return Path(target.location) / (target.file or "model.gguf")
-
-
-def drafter_path(arm: Arm) -> str | None:
-    """The drafter's GGUF: the checkpoint itself, or the one such file in its folder."""
-    path = checkpoint_path(arm)
-    if path is None or path.endswith(".gguf"):
-        return path
-    files = sorted(Path(path).glob("*.gguf"))
-    return str(files[0]) if len(files) == 1 else path
-
-
-def _missing_model(run: Run) -> list[str]:
-    path = gguf_path(run)
-    remedy = "set engine.flags.gguf to the target's GGUF file, or install the package that has it"
-    return [] if path.is_file() else [f"target: '{path}' does not exist; {remedy}"]
-
-
-def _missing_method(run: Run, arm: Arm) -> list[str]:
-    """Asks the program itself which methods it was built with."""
-    wanted = METHODS.get(arm.method)
-    if wanted is None:
-        return [f"arm method '{arm.method}': llama.cpp has none of this name; it has {', '.join(METHODS)}"]
-    known = _help(tuple(program(run)))
-    if known is None:
-        how = "pip install 'samerig[llamacpp]', or set engine.binary to a llama-server"
-        return [f"engine: '{' '.join(program(run))}' does not run; {how}"]
-    if not re.search(rf"\b{wanted}\b", known):
-        return [f"arm method '{arm.method}': this llama.cpp has no --spec-type {wanted}; use a newer build"]
-    refused = [name for name, value in arm.options.items() if name in ("sample", "confidence") and value]
-    return [f"arm option '{name}': llama.cpp cannot; leave it off" for name in refused]
-
-
-def _missing_drafter(arm: Arm) -> list[str]:
-    path = drafter_path(arm)
-    if path is None or path.endswith(".gguf"):
-        return []
-    return [f"arm '{arm.label}': {path} holds no single .gguf; export it: python -m drafters.export_gguf {path}"]
-
-
-def _unservable(run: Run) -> list[str]:
-    gaps = []
-    if run.engine.kv_dtype not in KV_TYPES:
-        gaps.append(f"engine.kv_dtype: llama.cpp has no {run.engine.kv_dtype}; it has {', '.join(KV_TYPES)}")
-    if run.engine.verify_rule != "standard":
-        gaps.append("engine.verify_rule: llama.cpp verifies by the standard rule only; set it to standard")
-    return gaps
-
-
-@cache
-def _help(argv: tuple[str, ...]) -> str | None:
-    """What `--help` prints, null if the program is not there or fails."""
-    try:
-        done = subprocess.run([*argv, "--help"], capture_output=True, text=True, timeout=60, check=True)
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return done.stdout
 
 
 def _number(argv: Sequence[str], flag: str) -> int | None:

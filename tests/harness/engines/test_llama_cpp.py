@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from harness.compose import compose_run
 from harness.config import Arm, Checkpoint, Run
-from harness.engines import llama_cpp
+from harness.engines import llama_cpp_plan
 from harness.engines.base import UNKNOWN_ID, Chunk, EngineError, Request
 from harness.engines.llama_cpp import LlamaCpp, LlamaCppEngine
 from harness.engines.llama_cpp_stream import LlamaReader, hidden_steps
@@ -179,7 +179,7 @@ def test_the_budget_of_a_drafter_is_its_number_of_drafts(tmp_path: Path) -> None
 
 
 def test_what_this_llama_cpp_cannot_serve_is_refused_before_launch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(llama_cpp, "_help", lambda argv: "--spec-type none,ngram-simple,draft-eagle3")
+    monkeypatch.setattr(llama_cpp_plan, "_help", lambda argv: "--spec-type none,ngram-simple,draft-eagle3")
 
     def gaps(arm: Arm, run: Run = RUN) -> str:
         return " ".join(DIALECT.missing(run, arm))

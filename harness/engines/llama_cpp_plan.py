@@ -1,0 +1,128 @@
+"""What llama.cpp would be launched with: program, files, memory, and what is missing for an arm."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from functools import cache
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+
+from harness.config import Arm, Run, Size
+from harness.engines.base import Memory
+from harness.engines.server_dialect import checkpoint_path
+from harness.estimate_memory import NOTHING, Needs, needs_of, plan_memory
+
+SERVER = Path(__file__).with_name("llama_cpp_server.py")
+METHODS = {
+    "plain": "none",
+    "ngram": "ngram-simple",
+    "draft_model": "draft-simple",
+    "mtp": "draft-mtp",
+    "eagle3": "draft-eagle3",
+    "dflash": "draft-dflash",
+    "dspark": "draft-dspark",
+}
+KV_TYPES = {"auto": "f16", "float16": "f16", "bfloat16": "bf16", "float32": "f32"}
+
+
+def slot_tokens(run: Run) -> int:
+    """Context of one slot: the target's, or what the rig's cache has room for."""
+    return min(run.target.context, run.engine.kv_tokens // run.engine.max_running_requests)
+
+
+def program(run: Run) -> list[str]:
+    """The binary, or our server script in the interpreter that has xllamacpp."""
+    if run.engine.binary:
+        return [run.engine.binary]
+    return [run.engine.interpreter or sys.executable, str(SERVER)]
+
+
+def gguf_path(run: Run) -> Path:
+    """The target's file: the rig's, or the one inside the package. A path that may not exist: `missing` tells."""
+    flag, target = run.engine.flags.get("gguf"), run.target
+    if flag is not None:
+        return Path(str(flag)).expanduser()
+    if target.source == "package" and target.file:
+        try:
+            return Path(str(distribution(target.location.partition("==")[0]).locate_file(target.file)))
+        except PackageNotFoundError:
+            return Path(target.file)
+    return Path(target.location) / (target.file or "model.gguf")
+
+
+def drafter_path(arm: Arm) -> str | None:
+    """The drafter's GGUF: the checkpoint itself, or the one such file in its folder."""
+    path = checkpoint_path(arm)
+    if path is None or path.endswith(".gguf"):
+        return path
+    files = sorted(Path(path).glob("*.gguf"))
+    return str(files[0]) if len(files) == 1 else path
+
+
+def _missing_model(run: Run) -> list[str]:
+    path = gguf_path(run)
+    remedy = "set engine.flags.gguf to the target's GGUF file, or install the package that has it"
+    return [] if path.is_file() else [f"target: '{path}' does not exist; {remedy}"]
+
+
+def _missing_method(run: Run, arm: Arm) -> list[str]:
+    """Asks the program itself which methods it was built with."""
+    wanted = METHODS.get(arm.method)
+    if wanted is None:
+        return [f"arm method '{arm.method}': llama.cpp has none of this name; it has {', '.join(METHODS)}"]
+    known = _help(tuple(program(run)))
+    if known is None:
+        how = "pip install 'samerig[llamacpp]', or set engine.binary to a llama-server"
+        return [f"engine: '{' '.join(program(run))}' does not run; {how}"]
+    if not re.search(rf"\b{wanted}\b", known):
+        return [f"arm method '{arm.method}': this llama.cpp has no --spec-type {wanted}; use a newer build"]
+    refused = [name for name, value in arm.options.items() if name in ("sample", "confidence") and value]
+    return [f"arm option '{name}': llama.cpp cannot; leave it off" for name in refused]
+
+
+def _missing_drafter(arm: Arm) -> list[str]:
+    path = drafter_path(arm)
+    if path is None or path.endswith(".gguf"):
+        return []
+    return [f"arm '{arm.label}': {path} holds no single .gguf; export it: python -m drafters.export_gguf {path}"]
+
+
+def _unservable(run: Run) -> list[str]:
+    gaps = []
+    if run.engine.kv_dtype not in KV_TYPES:
+        gaps.append(f"engine.kv_dtype: llama.cpp has no {run.engine.kv_dtype}; it has {', '.join(KV_TYPES)}")
+    if run.engine.verify_rule != "standard":
+        gaps.append("engine.verify_rule: llama.cpp verifies by the standard rule only; set it to standard")
+    return gaps
+
+
+@cache
+def _help(argv: tuple[str, ...]) -> str | None:
+    """What `--help` prints, null if the program is not there or fails."""
+    try:
+        done = subprocess.run([*argv, "--help"], capture_output=True, text=True, timeout=60, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout
+
+
+def estimate(run: Run, arm: Arm) -> Memory:
+    """Files and sizes stated in the rig. A recurrent layer keeps a state per slot, and one more to go back to after a draft."""
+    drafter = needs(Path(drafter_path(arm) or ""), arm.checkpoint.size) if arm.checkpoint else NOTHING
+    slots = run.engine.max_running_requests
+    return plan_memory(run, needs(gguf_path(run), run.target.size), drafter, slots, slots if arm.draft_budget else 0)
+
+
+def needs(path: Path, stated: Size | None) -> Needs:
+    """Weights are the file's size where it is here; what a token of KV takes is stated in the rig."""
+    if not path.is_file() or stated is None:
+        return needs_of(path if path.is_file() else None, stated)
+    kv, state = stated.kv_bytes_per_token, stated.state_bytes_per_request
+    return Needs(path.stat().st_size, kv, state, "size of the GGUF file, KV as stated in the rig")
+
+
+def missing(run: Run, arm: Arm) -> list[str]:
+    """What this machine or this llama.cpp lacks for the arm, a line each."""
+    return [*_missing_model(run), *_missing_method(run, arm), *_missing_drafter(arm), *_unservable(run)]

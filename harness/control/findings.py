@@ -38,6 +38,11 @@ class Control:
         return tuple(f for f in self.findings if f.kind == kind)
 
     @property
+    def findings_that_count(self) -> tuple[Finding, ...]:
+        """All but the notes."""
+        return tuple(f for f in self.findings if f.kind != "note")
+
+    @property
     def verdict(self) -> Verdict:
         """CONFOUNDED before UNKNOWN before IMPLIED; CONTROLLED when nothing but the treatment differs and all could be read."""
         if self.of("confounder"):

@@ -51,7 +51,7 @@ def _logged(text: str, pattern: str) -> Scalar:
 def _flag(command: str, flag: str) -> Scalar:
     """The value of the last `--flag value` or `--flag=value`; true for a flag that stands alone."""
     words, found = shlex.split(command), NOT_SET
-    for word, after in zip(words, [*words[1:], "--"], strict=True):
+    for word, after in zip(words, [*words[1:], "--"], strict=False):
         if word.startswith(f"{flag}="):
             found = word.partition("=")[2]
         elif word == flag:

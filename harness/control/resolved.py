@@ -10,6 +10,7 @@ from harness.control.findings import Finding, Side, show, values_of
 
 Values = dict[str, set[str]]
 NULL = "null"
+NOTHING = {NULL, '"none"', '"plain"', '"off"', '"not set"'}
 
 
 def resolved_factors(plain: Side, arm: Side) -> list[Finding]:
@@ -24,7 +25,13 @@ def resolved_factors(plain: Side, arm: Side) -> list[Finding]:
     alike = not (plain.drafts or arm.drafts) or _same_treatment(plain, arm, theirs, ours)
     both_draft = plain.drafts and arm.drafts
     found = [_finding(name, theirs.get(name, set()), ours.get(name, set()), alike, both_draft) for name in names]
-    return [*filter(None, found), *_forbidden(theirs, ours), *_untold(theirs, ours)]
+    return [
+        *filter(None, found),
+        *_not_plain(plain, theirs),
+        *_not_plain(arm, ours),
+        *_forbidden(theirs, ours),
+        *_untold(theirs, ours),
+    ]
 
 
 def _same_treatment(plain: Side, arm: Side, theirs: Values, ours: Values) -> bool:
@@ -37,7 +44,7 @@ def _same_treatment(plain: Side, arm: Side, theirs: Values, ours: Values) -> boo
 def _finding(name: str, a: set[str], b: set[str], alike: bool, both_draft: bool) -> Finding | None:
     """What two sets of values mean, or null when there is nothing to say."""
     kind: Class = class_of(name)
-    if kind == "treatment" or (is_draft(name) and not both_draft and not alike):
+    if kind == "treatment" or (is_draft(name) and not both_draft):
         return None
     if not a or not b or NULL in a | b:
         optional = name in table() and table()[name].optional and a == b
@@ -45,6 +52,13 @@ def _finding(name: str, a: set[str], b: set[str], alike: bool, both_draft: bool)
     if len(a | b) == 1:
         return None
     return Finding(name, "confounder" if kind == "implied" and alike else kind, show(a), show(b), remedy(name))
+
+
+def _not_plain(side: Side, told: Values) -> Iterator[Finding]:
+    """A plain arm in which the engine found a drafter by itself, as it may beside the target's weights."""
+    found = (told.get("method", set()) | told.get("drafter", set())) - NOTHING
+    if found and not side.drafts:
+        yield Finding("method", "confounder", "plain asked", show(found), "tell the engine to use none; plain must be plain")
 
 
 def _forbidden(theirs: Values, ours: Values) -> Iterator[Finding]:

@@ -92,9 +92,8 @@ class ScriptedEngine:
         self._running = 0
         self._steps: list[Step] = []
         self._prepared: dict[str, tuple[Sequence[Beat], Iterator[int]]] = {}
-        self._totals = dict.fromkeys(
-            ("verify_steps", "draftless_steps", "drafted", "accepted", "output_tokens", "prefill_tokens", "preemptions"), 0
-        )
+        counted = "verify_steps draftless_steps drafted accepted output_tokens prefill_tokens cached_tokens preemptions"
+        self._totals = dict.fromkeys(counted.split(), 0)
 
     async def launch(self) -> Launched:
         self._log_path.write_text("scripted engine\n", "utf-8")

@@ -61,7 +61,7 @@ def plan_replay(rig: str, substitutions: Sequence[str] = ()) -> Replay:
 
 
 def resolve(substitution: str) -> list[str]:
-    """Hydra overrides of one substitution. `machine=auto` is this machine; the name of an option may be cut at an underscore."""
+    """Hydra overrides of one substitution. `machine=auto` is this machine; an option's name may be cut at an underscore."""
     key, _, value = substitution.partition("=")
     if key not in GROUPS:
         return [substitution]

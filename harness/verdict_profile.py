@@ -110,9 +110,9 @@ class Weighed:
     @property
     def problems(self) -> list[str]:
         """Why this arm may not be recommended."""
-        found = [f"confounded in {label(m.part)}" for m in self.measured if m.verdict == "CONFOUNDED"]
         failed = [m for m in self.measured if (m.error_rate or 0) > EMPTY_LIMIT]
-        return found + [f"{100 * (m.error_rate or 0):.1f} % of requests fail in {label(m.part)}" for m in failed]
+        found = [f"{100 * (m.error_rate or 0):.1f} % of requests fail in {label(m.part)}" for m in failed]
+        return found + [f"confounded in {label(m.part)}" for m in self.measured if m.verdict == "CONFOUNDED"]
 
 
 def label(part: Part) -> str:

@@ -1,0 +1,277 @@
+"""Verdicts: a recommendation follows from measured cells by its rule; a matrix's printed totals are checked."""
+
+import re
+from copy import deepcopy
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+from synthetic import simulate, write_run
+
+from harness import cli
+from harness.report.run import FinishedRun, read_run
+from harness.verdict import recommend
+from harness.verdict_matrix import PROFILES, Matrix, check_lines, leader, load_matrix, totals
+from harness.verdict_profile import Profile, load_profile, parts, profile_names, weigh
+from harness.verdict_scores import MEASURES, decision_matrix
+
+
+def profile(**given: object) -> Profile:
+    base = {"name": "p", "summary": "for a test", "concurrency": {1: 1.0}, "classes": {"code": 0.5, "chat": 0.5}}
+    return Profile.model_validate({**base, **given})
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_run(tmp_path_factory.mktemp("results") / "sample", simulate())
+
+
+@pytest.fixture(scope="module")
+def run(folder: Path) -> FinishedRun:
+    return read_run(folder)
+
+
+def changed(tmp_path: Path, change: object, blocks: int = 3) -> FinishedRun:
+    """The synthetic run with its rows changed by a function."""
+    rows = deepcopy(simulate(blocks))
+    change(rows)  # type: ignore[operator]
+    return read_run(write_run(tmp_path / "changed", rows))
+
+
+def test_the_verdict_on_the_synthetic_run_is_the_arm_that_was_made_faster(run: FinishedRun) -> None:
+    found = recommend(run, profile())
+    assert (found.primary, found.fallback, found.baseline, found.sure) == ("ngram", "plain", "plain", "screen")
+    one = found.weighed[0]
+    assert one.low is not None
+    assert one.high is not None
+    assert one.speedup is not None
+    assert 1 < one.low < one.speedup < one.high
+    assert one.covered == pytest.approx(1)
+    assert found.reasons == ()
+
+
+def test_an_arm_that_is_slower_leaves_plain(tmp_path: Path) -> None:
+    def slow(rows: dict) -> None:
+        for row in rows["requests"]:
+            if row["arm"] == "ngram":
+                row["ended_ns"] = row["sent_ns"] + 4 * (row["ended_ns"] - row["sent_ns"])
+                row["chunk_ns"] = [row["sent_ns"] + 4 * (t - row["sent_ns"]) for t in row["chunk_ns"]]
+
+    found = recommend(changed(tmp_path, slow), profile())
+    assert (found.primary, found.fallback) == ("plain", "plain")
+    assert any(reason.startswith("ngram: slower than plain in") for reason in found.reasons)
+    assert "no arm's interval lies above 1 on this profile, so plain it is" in found.reasons
+
+
+def test_a_confounded_arm_is_never_recommended(tmp_path: Path) -> None:
+    def confound(rows: dict) -> None:
+        for row in rows["servings"]:
+            if row["arm"] == "ngram":
+                row["resolved"]["dtype"] = '"bfloat16"'
+
+    found = recommend(changed(tmp_path, confound), profile())
+    assert found.primary == "plain"
+    assert any("confounded in" in reason for reason in found.reasons)
+
+
+def test_an_arm_whose_requests_fail_is_never_recommended(tmp_path: Path) -> None:
+    def fail(rows: dict) -> None:
+        for row in rows["requests"]:
+            if row["arm"] == "ngram" and row["prompt_id"] == "p5":
+                row |= {"error": "died", "finish": None}
+
+    found = recommend(changed(tmp_path, fail), profile())
+    assert found.primary == "plain"
+    assert any("of requests fail in" in reason for reason in found.reasons)
+
+
+def test_one_block_recommends_nothing(tmp_path: Path) -> None:
+    found = recommend(read_run(write_run(tmp_path / "one", simulate(1, ("plain", "ngram")))), profile())
+    assert (found.primary, found.sure) == ("plain", "descriptive")
+    assert found.weighed[0].low is None
+    assert (found.weighed[0].speedup or 0) > 1
+    assert "one block has no interval: nothing is recommended, the speedups are descriptive" in found.reasons
+
+
+def test_five_blocks_can_carry_a_claim(tmp_path: Path) -> None:
+    found = recommend(read_run(write_run(tmp_path / "five", simulate(5))), profile())
+    assert (found.primary, found.sure) == ("ngram", "claim")
+
+
+def test_traffic_that_was_not_measured_is_told_and_too_much_of_it_forbids(run: FinishedRun) -> None:
+    some = recommend(run, profile(classes={"code": 0.9, "math": 0.1}))
+    assert some.primary == "ngram"
+    assert "ngram: 90 % of the profile's tokens were measured" in some.reasons
+    most = recommend(run, profile(classes={"code": 0.5, "math": 0.5}))
+    assert most.primary == "plain"
+    assert any("80 % are needed" in reason for reason in most.reasons)
+    assert recommend(run, profile(concurrency={64: 1})).sure == "unmeasured"
+
+
+def test_speed_on_a_profile_is_plains_time_over_the_arms(run: FinishedRun) -> None:
+    one = weigh(run, profile(concurrency={1: 0.25, 2: 0.75}, classes={"code": 1}))[0]
+    plain = sum(m.part.share / m.plain_tps for m in one.measured)
+    ours = sum(m.part.share / m.plain_tps / (m.speedup.value or 0) for m in one.measured)
+    assert one.speedup == pytest.approx(plain / ours)
+    assert [m.part.share for m in one.measured] == [0.25, 0.75]
+
+
+def test_a_profile_with_one_cell_has_that_cells_speedup(run: FinishedRun) -> None:
+    one = weigh(run, profile(classes={"code": 1}))[0]
+    cell = one.measured[0].speedup
+    assert (one.speedup, one.low, one.high) == pytest.approx((cell.value, cell.low, cell.high))
+
+
+def test_depths_of_context_are_parts_of_their_own(tmp_path: Path) -> None:
+    def deepen(rows: dict) -> None:
+        for row in rows["requests"]:
+            if row["content_class"] == "chat":
+                row |= {"prompt_set": "long@512", "content_class": "long"}
+
+    deep = changed(tmp_path, deepen)
+    asked = profile(classes={"code": 1}, context={"short": 0.5, 512: 0.5})
+    assert [(part.label, part.depth, part.share) for part in parts(asked)] == [("code", None, 0.5), ("long", 512, 0.5)]
+    assert weigh(deep, asked)[0].covered == pytest.approx(1)
+    assert weigh(deep, profile(classes={"code": 1}, context={"short": 0.5, 1500: 0.5}))[0].covered == pytest.approx(0.5)
+
+
+@given(
+    st.dictionaries(st.sampled_from([1, 8, 32]), st.floats(0.01, 10), min_size=1),
+    st.dictionaries(st.sampled_from(["code", "chat", "prose"]), st.floats(0.01, 10), min_size=1),
+)
+def test_shares_of_a_profile_add_up_to_one(levels: dict[int, float], classes: dict[str, float]) -> None:
+    asked = profile(concurrency=levels, classes=classes, context={"short": 3, 512: 1})
+    assert sum(part.share for part in parts(asked)) == pytest.approx(1)
+
+
+@pytest.mark.parametrize("name", profile_names())
+def test_a_shipped_profile_can_be_loaded_and_is_documented(name: str) -> None:
+    found = load_profile(name)
+    assert found.name == name
+    assert (PROFILES / f"{name}.yaml").read_text("utf-8").startswith("# ")
+    known = {"code", "math", "chat", "prose", "structured", "repetition"}
+    assert set(found.classes) <= known
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("concurrency: {1: 0}", "concurrency"),
+        ("classes: {code: -1, chat: 2}", "classes"),
+        ("colour: blue", "colour"),
+    ],
+)
+def test_a_mistake_in_a_profile_names_its_key(text: str, told: str, tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    data = {"name": "mine", "summary": "s", "concurrency": {1: 1}, "classes": {"code": 1}} | yaml.safe_load(text)
+    path.write_text(yaml.safe_dump(data))
+    with pytest.raises(ValueError, match=told):
+        load_profile(str(path))
+
+
+def test_an_unknown_profile_lists_near_matches() -> None:
+    with pytest.raises(ValueError, match="did you mean 'coding'"):
+        load_profile("codng")
+
+
+def test_the_published_matrix_does_not_follow_from_its_own_scores() -> None:
+    matrix = load_matrix("published_seven")
+    assert len(matrix.criteria) == 7
+    assert sum(matrix.weights.values()) == pytest.approx(1)
+    before, after = totals(matrix), totals(matrix, matrix.flips[0])
+    assert [total.printed for total in before] == ["3.80", "3.70", "3.45"]
+    assert [total.recomputed for total in before] == pytest.approx([4.05, 3.70, 3.60])
+    assert [total.mistake is not None for total in before] == [True, False, True]
+    assert (after[0].printed, after[0].recomputed) == ("2.90", pytest.approx(3.45))
+    assert after[0].mistake is not None
+    assert (leader(before), leader(after)) == ("first", "eagle3")
+    lines = list(check_lines(matrix))
+    assert lines.count("  ranking: first > eagle3 > third, the same as printed") == 1
+    assert lines[-1] == "  ranking: eagle3 > third > first, the same as printed"
+
+
+def test_a_reconstruction_says_that_it_is_one(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["verdict", "--matrix", "published_seven"]) == 0
+    out = capsys.readouterr().out
+    assert "reconstruction that gives the known totals, not the published ones" in out
+    assert re.search(r"first\s+printed\s+3\.80\s+recomputed 4\.05\s+does not follow", out)
+    assert re.search(r"first\s+printed\s+2\.90\s+recomputed 3\.45", out)
+
+
+def test_a_ranking_that_changes_is_told() -> None:
+    matrix = Matrix.model_validate(
+        {
+            "name": "m",
+            "summary": "s",
+            "criteria": [{"name": "c", "weight": 1, "scores": {"a": 3, "b": 4}}],
+            "printed": {"a": "5.0", "b": "4.0"},
+        }
+    )
+    assert list(check_lines(matrix))[-1] == "  ranking: b > a; printed a > b"
+
+
+def test_measured_scores_come_from_the_run_and_stated_ones_from_the_matrix(run: FinishedRun) -> None:
+    matrix = load_matrix("default")
+    plain, ngram = decision_matrix(run, matrix)
+    assert (plain.arm, ngram.arm) == ("plain", "ngram")
+    speed = next(c for c in matrix.criteria if c.measure == "speedup_lowest")
+    assert plain.scores[speed.name] == 1.0
+    assert 1 < (ngram.scores[speed.name] or 0) <= 5
+    assert ngram.scores["nothing to train or fetch"] == 5
+    assert ngram.counted == plain.counted == tuple(matrix.weights)
+    known = {name: score for name, score in ngram.scores.items() if score is not None}
+    by_hand = sum(matrix.weights[name] * score for name, score in known.items()) / sum(matrix.weights.values())
+    assert ngram.total == pytest.approx(by_hand)
+
+
+def test_a_criterion_that_one_arm_has_no_score_for_is_in_no_total(run: FinishedRun) -> None:
+    matrix = Matrix.model_validate(
+        {
+            "name": "m",
+            "summary": "s",
+            "criteria": [
+                {"name": "speed", "weight": 1, "measure": "speedup_lowest", "worst": 1, "best": 3},
+                {"name": "trust", "weight": 9, "scores": {"plain": 5}},
+            ],
+        }
+    )
+    plain, ngram = decision_matrix(run, matrix)
+    assert ngram.scores["trust"] is None
+    assert plain.counted == ("speed",)
+    assert plain.total == 1.0
+
+
+def test_scores_are_cut_off_at_the_ends_of_their_line() -> None:
+    criterion = load_matrix("default").criteria[0]
+    assert [criterion.score(x) for x in (0.1, 1.0, 2.0, 3.0, 9.0)] == [1, 1, 3, 5, 5]
+
+
+def test_an_unknown_measure_names_the_known_ones(run: FinishedRun) -> None:
+    matrix = Matrix.model_validate(
+        {"name": "m", "summary": "s", "criteria": [{"name": "c", "weight": 1, "measure": "speedup_low", "worst": 0, "best": 1}]}
+    )
+    with pytest.raises(ValueError, match="did you mean 'speedup_lowest'"):
+        decision_matrix(run, matrix)
+    assert all(rule.__doc__ for rule in MEASURES.values())
+
+
+def test_the_command_prints_profiles_and_matrix(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
+    mine = tmp_path / "mine.yaml"
+    mine.write_text(yaml.safe_dump({"name": "mine", "summary": "my traffic", "concurrency": {1: 1}, "classes": {"code": 1}}))
+    assert cli.main(["verdict", str(folder), "--profile", str(mine), "service"]) == 0
+    out = capsys.readouterr().out
+    assert "mine  my traffic" in out
+    assert "primary ngram · fallback plain · baseline plain · two to four blocks: a screen, not a claim" in out
+    assert "service  " in out
+    assert "decision matrix default" in out
+    assert re.search(r"^total\s+\d\.\d\d\s+\d\.\d\d$", out, re.M)
+
+
+def test_the_command_wants_a_run_or_a_matrix(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["verdict"]) == 2
+    assert "name a run, or a matrix" in capsys.readouterr().err

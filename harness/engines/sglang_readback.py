@@ -42,6 +42,8 @@ def resolved(run: Run, arm: Arm, found: Found) -> dict[str, Scalar]:
         # Every speculative argument is listed even so; none is a fact of a plain serving.
         return _named({name: value for name, value in factors.items() if not is_draft(name)})
     factors["method"] = _method(arm, found)
+    # The n-gram corpus fills from earlier answers and is emptied before every window; no other drafter keeps any of them.
+    factors["draft_memory"] = "cell" if arm.method == "ngram" else "none"
     if info.get("speculative_accept_threshold_acc") not in (None, 1.0):
         factors["accept_threshold"] = info["speculative_accept_threshold_acc"]
     return _named(factors)

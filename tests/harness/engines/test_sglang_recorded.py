@@ -187,6 +187,7 @@ def test_every_algorithm_resolves_to_our_name_and_to_drafts_without_the_anchor(m
     factors = resolved(_run(), _arm(method), found)
     assert (factors["method"], factors["draft_budget"], factors["verify_width"]) == (method, 7, 8)
     assert factors["draft_tree_width"] == 1
+    assert factors["draft_memory"] == ("cell" if method == "ngram" else "none")
     assert factors["verify_rule"] == "standard"
     assert problems(_run(), _arm(method), found) == []
 

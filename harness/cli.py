@@ -35,7 +35,7 @@ An interrupted run is resumed by the same command. To start anew: --fresh."""
 
 PLAN_EXAMPLES = """examples:
   samerig plan cpu_smollm2                              what bench would run, what is pinned, what is missing
-  samerig plan h200_qwen27b engine=sglang               the same rig on another engine
+  samerig plan h200_qwen27b_vllm                        commands for a GPU, planned on any machine
   samerig plan cpu_smollm2 concurrency=1,8 draft_budget=7
 
 Runs nothing. Exit code 1 if something is missing on this machine."""
@@ -127,6 +127,7 @@ def _parser() -> argparse.ArgumentParser:
     for name, text in (("html", "write report.html into the run"), ("csv", "every number"), ("markdown", "Markdown tables")):
         form.add_argument(f"--{name}", dest="form", action="store_const", const=name, default="table", help=text)
     form.add_argument("--figure", type=Path, metavar="FILE", help="write the speedup figure of one run")
+    report.add_argument("--allow-confounded", action="store_true", help="print speedups of confounded pairs too, struck")
     _add_results(report)
     report.set_defaults(command=_report)
     add_commands(lambda name, text, examples: _command(commands, name, text, examples))
@@ -192,7 +193,7 @@ def _report(args: argparse.Namespace) -> int:
     from harness.report.command import show
 
     folders = [_run_folder(run, args.results) for run in args.run] or [_newest(args.results)]
-    code: int = show(folders, console(), args.form, args.figure)
+    code: int = show(folders, console(), args.form, args.figure, args.allow_confounded)
     return code
 
 

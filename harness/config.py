@@ -196,6 +196,8 @@ class Protocol(Model):
     waves: Positive
     max_tokens_cap: Positive | None = None
     warmup_prompts: int = Field(ge=0)
+    warmup_batches: Annotated[int, Field(ge=2, description="batches after which a warm-up ends, settled or not")]
+    settled_within: float = Field(gt=0, lt=1, description="share within which two batches in a row must agree in time per step")
     load: Literal["closed", "open"]
     rate_rps: float | None = Field(None, gt=0)
     request_timeout_s: float = Field(gt=0)

@@ -12,6 +12,7 @@ from rich.markup import escape
 from harness.best_budget import sweep_run
 from harness.compose import ComposedRun, ConfigError, load_dotted, missing_parts
 from harness.config import Run
+from harness.design import design_lines
 from harness.engines.base import ArmPlan, Memory
 from harness.estimate import estimate_seconds, last_pace
 from harness.schedule import arms_with_control, plan_servings
@@ -172,12 +173,13 @@ def _print_schedule(plan: Plan, console: Console) -> None:
     levels = ", ".join(str(level) for level in run.concurrency)
     cells = [cell for serving in servings for cell in serving.cells]
     requests = sum(prompt_count(run.protocol, cell.concurrency) for cell in cells)
-    warmups = run.protocol.warmup_prompts
     console.print(
         f"  {len(servings)} servings, {len(cells)} cells ({len(run.workload.sets)} prompt sets x concurrency {levels}), "
-        f"{requests} measured requests; every serving also warms up on {warmups} other prompt{'s' if warmups != 1 else ''}",
+        f"{requests} measured requests",
         soft_wrap=True,
     )
+    for line in design_lines(run):
+        console.print(f"  {escape(line)}", soft_wrap=True)
     for sweep in _parts(plan.composed)[1:]:
         drafting = sum(arm.draft_budget is not None for arm in run.arms.values())
         console.print(

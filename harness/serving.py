@@ -25,8 +25,6 @@ from harness.validity import cache_problems, cell_problems, log_problems, servin
 from harness.windows import Measured, Windows
 from harness.workloads import set_label
 
-WARMUP_BATCHES = 4  # a warm-up ends here if the times per step have not settled before
-
 
 @dataclass(frozen=True, slots=True)
 class Session:
@@ -126,10 +124,10 @@ class _Measuring:
         label, prompts = set_label(cell.prompt_set), self._session.prompts
         if not self._windows.is_warm(cell):
             self._tell(f"warming up at concurrency {cell.concurrency}")
-        warm_up = await self._windows.warm_up(cell, WARMUP_BATCHES)
+        warm_up = await self._windows.warm_up(cell)
         if warm_up.settled is False:
             where = f"at concurrency {cell.concurrency}, depth {cell.prompt_set.depth or 'natural'}"
-            self.flags.append(f"warm-up: time per step had not settled within 5 % after {warm_up.batches} batches {where}")
+            self.flags.append(f"warm-up: time per step had not settled after {warm_up.batches} batches {where}")
         asked = prompts.measured(cell.prompt_set, cell.concurrency)
         self._tell(f"{label}, concurrency {cell.concurrency}: {len(asked)} requests")
         before, logged = await self._engine.counters(), self._log_size()

@@ -19,7 +19,6 @@ from harness.metrics import (
     tpot_ms,
 )
 
-STATIONARY = 0.05
 # What engines say when they prepare a shape that the warm-up did not reach.
 PREPARING = re.compile(
     r"captur\w*[^\n]{0,40}graph|autotun\w*|(jit|torch\.compile|triton|inductor|kernel)[^\n]{0,40}\bcompil\w*"
@@ -98,15 +97,15 @@ def serving_flags(lag_p99_ms: float | None, busy_cores: float | None, max_load: 
     return flags
 
 
-def is_stationary(batches: Sequence[Rows], budget: int | None) -> bool:
-    """Whether the last two warm-up batches have median times per step within 5 % of each other.
+def is_stationary(batches: Sequence[Rows], budget: int | None, within: float) -> bool:
+    """Whether the last two warm-up batches have median times per step that agree within a share of the larger.
 
     Steps where the engine tells them: time per token would also move with what the drafts of each text are worth.
     """
     if len(batches) < 2:
         return False
     before, last = (_median_ms(batch, budget) for batch in batches[-2:])
-    return before is not None and last is not None and abs(last - before) <= STATIONARY * max(last, before)
+    return before is not None and last is not None and abs(last - before) <= within * max(last, before)
 
 
 def _median_ms(batch: Rows, budget: int | None) -> float | None:

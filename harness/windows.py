@@ -58,15 +58,15 @@ class Windows:
         """Whether this concurrency and depth need no warm-up: they had theirs, or the protocol has none."""
         return (cell.concurrency, cell.prompt_set.depth) in self._warmed or self._run.protocol.warmup_prompts == 0
 
-    async def warm_up(self, cell: Cell, most: int) -> WarmUp:
-        """Batches of disjoint prompts until the time per step has settled: two batches at least, `most` at most.
+    async def warm_up(self, cell: Cell) -> WarmUp:
+        """Batches of disjoint prompts until the time per step has settled: two at least, `protocol.warmup_batches` at most.
 
         A batch is `protocol.warmup_prompts`, or one full concurrency where that is more. Rows belong to the cell that follows.
         """
         if self.is_warm(cell):
             return WarmUp()
         self._warmed.add((cell.concurrency, cell.prompt_set.depth))
-        size = max(self._run.protocol.warmup_prompts, cell.concurrency)
+        size, most = max(self._run.protocol.warmup_prompts, cell.concurrency), self._run.protocol.warmup_batches
         prompts = self._prompts.warmup(cell.prompt_set, size * most)
         batches: list[Measured] = []
         while len(batches) < most and not self._settled(batches):
@@ -90,7 +90,7 @@ class Windows:
         }
 
     def _settled(self, batches: Sequence[Measured]) -> bool:
-        return is_stationary([batch.rows for batch in batches], self._arm.draft_budget)
+        return is_stationary([batch.rows for batch in batches], self._arm.draft_budget, self._run.protocol.settled_within)
 
     async def _window(self, cell: Cell, phase: str, asked: Sequence[Asked], prefix: str) -> Measured:
         run, protocol = self._run, self._run.protocol

@@ -31,10 +31,11 @@ def figure_file(folder: Path, file: Path) -> None:
         figure(chart).savefig(file, facecolor="white", dpi=150)
 
 
-def show(folders: Sequence[Path], console: Console, form: str, file: Path | None = None) -> int:
+def show(folders: Sequence[Path], console: Console, form: str, file: Path | None = None, allow_confounded: bool = False) -> int:
     """One form of report for every folder; two folders in the printed form stand side by side. Returns the exit code.
 
-    `file` asks for the figure of a single run. Raises ValueError when it is asked of several.
+    `allow_confounded` prints speedups of confounded pairs, struck. `file` asks for the figure of a single run. Raises ValueError
+    when it is asked of several.
     """
     if file is not None:
         if len(folders) != 1:
@@ -44,13 +45,13 @@ def show(folders: Sequence[Path], console: Console, form: str, file: Path | None
     if form == "table" and len(folders) == 2:
         return print_comparison(folders[0], folders[1], console)
     for folder in folders:
-        _show(folder, console, form)
+        _show(folder, console, form, allow_confounded)
     return 0
 
 
-def _show(folder: Path, console: Console, form: str) -> None:
+def _show(folder: Path, console: Console, form: str, allow_confounded: bool) -> None:
     if form == "table":
-        print_report(folder, console)
+        print_report(folder, console, allow_confounded)
     elif form == "html":
         from harness.report.html import write_html  # takes a second: matplotlib comes with it
 

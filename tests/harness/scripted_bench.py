@@ -48,6 +48,8 @@ PROTOCOL = {
     "prompts_per_set": 3,
     "waves": 1,
     "warmup_prompts": 1,
+    "warmup_batches": 4,
+    "settled_within": 0.05,
     "load": "closed",
     "request_timeout_s": 5,
     "sample_period_s": 0.05,

@@ -104,10 +104,10 @@ def test_a_late_client_and_a_busy_machine_are_flags() -> None:
 
 
 def test_a_warm_up_has_settled_when_two_batches_agree_within_five_percent() -> None:
-    assert not is_stationary([], None)
-    assert not is_stationary([batch(10)], None)
-    assert not is_stationary([batch(1537), batch(58)], None)
-    assert is_stationary([batch(1537), batch(58), batch(60)], None)
+    assert not is_stationary([], None, 0.05)
+    assert not is_stationary([batch(10)], None, 0.05)
+    assert not is_stationary([batch(1537), batch(58)], None, 0.05)
+    assert is_stationary([batch(1537), batch(58), batch(60)], None, 0.05)
 
 
 def test_a_warm_up_is_judged_by_time_per_step_where_steps_are_told() -> None:
@@ -116,11 +116,11 @@ def test_a_warm_up_is_judged_by_time_per_step_where_steps_are_told() -> None:
     def batch_of(steps: int) -> list[dict[str, Any]]:
         return [row(chunk_ns=[0, steps * 10_000_000], chunk_tokens=[1, 9], steps_with_draft=steps) for _ in range(3)]
 
-    assert is_stationary([batch_of(3), batch_of(9)], 4)
+    assert is_stationary([batch_of(3), batch_of(9)], 4, 0.05)
     slower = [{**r, "chunk_ns": [0, 100_000_000]} for r in batch_of(9)]
-    assert not is_stationary([batch_of(3), slower], 4)
+    assert not is_stationary([batch_of(3), slower], 4, 0.05)
 
 
 def test_a_warm_up_without_a_time_per_token_has_not_settled() -> None:
     failed = [row(error="EngineError: x")]
-    assert not is_stationary([failed, failed], None)
+    assert not is_stationary([failed, failed], None, 0.05)

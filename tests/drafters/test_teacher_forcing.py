@@ -10,10 +10,13 @@ import torch
 
 from drafters.contract import Draft, Drafter
 from drafters.dense import DenseTarget
+from drafters.dflash import DFlashDrafter
+from drafters.dflash2 import DFlash2Drafter
 from drafters.loop import Emission, Job, Loop
 from drafters.ngram import NgramDrafter
 from drafters.sampling import SamplingParams
 from drafters.teacher_forcing import Acceptance, Replayed, Text, replay
+from tests.drafters.dflash_cases import config_of, tensors_of, write
 
 CPU = torch.device("cpu")
 GREEDY = SamplingParams(0.0, 1.0, 0, 0)
@@ -155,3 +158,37 @@ def test_the_slot_is_free_afterwards_and_an_empty_text_is_refused(target):
     assert drafter.memory()["state"] == 0
     with pytest.raises(ValueError, match="a prompt and an answer"):
         replay(target, drafter, 4, 64, Text(text.prompt, [], 30))
+
+
+@pytest.mark.parametrize(("generation", "drafter_class"), [(1, DFlashDrafter), (2, DFlash2Drafter)])
+def test_a_block_drafter_proposes_the_same_drafts_from_the_text_as_it_did_in_service(
+    target, tmp_path, generation, drafter_class
+):
+    """Draft by draft, which is more than equal counts: a random drafter is hardly ever right."""
+    config = config_of(generation)
+    folder = write(tmp_path, config, tensors_of(config))
+    options: dict[str, Any] = {"sample": False, "temperature": 0.0} if generation == 2 else {}
+
+    def logged() -> tuple[Any, list[list[list[int]]]]:
+        drafter, log = drafter_class(target, options, folder), []
+        propose = drafter.propose
+
+        def noted(slots: Sequence[int], budgets: Sequence[int]) -> Any:
+            draft = propose(slots, budgets)
+            log.append([] if draft is None else draft.tokens_RK.tolist())
+            return draft
+
+        drafter.propose = noted
+        return drafter, log
+
+    for prompt in PROMPTS:
+        (serving, said), (again, says) = logged(), logged()
+        loop = Loop(target, serving, 4, "standard", prefill_chunk=6)
+        loop.submit(Job("r", tuple(prompt), 30, frozenset(), GREEDY))
+        emissions: list[Emission] = []
+        while loop.busy:
+            emissions += loop.step()
+        text = Text(prompt, [t for e in emissions for t in e.tokens], 30)
+        assert replay(target, again, 4, 64, text).acceptance == _ledger(emissions)
+        assert says == said
+        assert len({str(draft) for draft in said}) > 3

@@ -123,13 +123,13 @@ def _tables() -> Tables:
     names = ["cell_id", "serving_id", "concurrency", "phase", "sent_ns", "ended_ns", "error"]
     requests = pd.DataFrame(rows, columns=names).assign(max_tokens=10)
     requests[["sent_ns", "ended_ns"]] *= second
-    servings = pd.DataFrame({"serving_id": ["s", "never-measured"], "launched_ns": [second, 0]})
+    servings = pd.DataFrame({"serving_id": ["s", "never-measured"], "launched_ns": [second, 0], "ended_ns": [15 * second, None]})
     return Tables(servings, requests, pd.DataFrame(), pd.DataFrame())
 
 
 def test_the_pace_is_wall_time_of_cells_per_token_asked_and_boots_apart() -> None:
     pace = pace_of("earlier", _tables())
-    assert pace == Pace("earlier", {1: 4 / 20, 8: 2 / 20}, 5.0)
+    assert pace == Pace("earlier", {1: 4 / 20, 8: 2 / 20}, 5.0 + 3.0)
 
 
 def test_the_pace_of_another_engine_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ from drafters.dflash import DFlashDrafter
 from drafters.dflash2 import DFlash2Drafter
 from drafters.dspark import DSparkDrafter
 from drafters.serving import load_dotted
-from drafters.train.block_batch import Blocks, blocks_of
+from drafters.train.block_batch import Blocks
 from drafters.train.dflash import Said, published_config
 from drafters.train.dflash2 import DFlash2Objective, injected
 from drafters.train.dspark import DSparkObjective
@@ -24,8 +24,8 @@ from drafters.train.recipe import read_recipe
 from drafters.train.soft import Candidates
 from drafters.train.xpress import XPressObjective
 from drafters.xpress import XPressDrafter
+from tests.drafters.block_world import BLOCK, VOCAB, World, packed_states, perturbed
 from tests.drafters.dflash_cases import write
-from tests.drafters.test_train_block import BLOCK, VOCAB, World, perturbed
 
 RANK = 6
 CONV = {"mask_token_id": VOCAB - 1, "conv_kernel_size": 2, "conv_group_size": 16, "selector_rank": RANK, "selector_top_k": 8}
@@ -47,18 +47,13 @@ def world(checkpoint: Callable[..., Any]) -> World:
 def backbone(world: World, tmp_path_factory: pytest.TempPathFactory) -> str:
     """A DFlash trained for a moment."""
     objective = world.objective(options={"hard": 1.0})
-    world.train(objective, 40)
+    world.train(objective, 30)
     return write(tmp_path_factory.mktemp("backbone"), *objective.export())
 
 
 def member(world: World, name: str, backbone: str | None, **options: Any) -> Any:
     kind, _, config, more = FAMILY[name]
     return world.objective(kind, config | {"initial": backbone}, more | options)
-
-
-def packed(world: World, objective: Any) -> tuple[Blocks, Tensor]:
-    blocks = blocks_of(world.examples, BLOCK, 5, objective.config.mask_token, random.Random(3))
-    return blocks, objective.packed.states(objective.network, blocks, objective.scale_M)
 
 
 @pytest.mark.parametrize("name", ["dflash", *FAMILY])
@@ -116,7 +111,7 @@ def test_scores_of_the_selector_in_training_are_those_of_the_lattice_in_serving(
     objective = member(world, "dflash2", backbone)
     perturbed(objective)
     drafter = DFlash2Drafter(world.target, {}, write(tmp_path, *objective.export()))
-    blocks, states_ABH = packed(world, objective)
+    blocks, states_ABH = packed_states(objective, world.examples, BLOCK, 5)
     said = whole_vocabulary(objective, blocks, states_ABH)
     columns_LK = said.logits_LC.topk(8).indices
     scores_LK = objective.scores(blocks, states_ABH, said, columns_LK)
@@ -153,7 +148,7 @@ def test_what_dspark_was_taught_to_say_is_what_it_says(world, backbone, tmp_path
     with torch.no_grad():
         objective.network.markov_head.markov_w2.weight.mul_(5)
     drafter = DSparkDrafter(world.target, {}, write(tmp_path, *objective.export()))
-    blocks, states_ABH = packed(world, objective)
+    blocks, states_ABH = packed_states(objective, world.examples, BLOCK, 5)
     forced = _forced(world, drafter, blocks)
     said = whole_vocabulary(objective, forced, states_ABH)
     assert torch.equal(said.logits_LC.argmax(-1), forced.token_L)
@@ -168,7 +163,7 @@ def test_what_the_refiner_was_taught_to_say_is_what_it_says(world, backbone, tmp
     with torch.no_grad():
         objective.network.refiner.w2.mul_(5)
     drafter = XPressDrafter(world.target, {}, write(tmp_path, *objective.export()))
-    blocks, states_ABH = packed(world, objective)
+    blocks, states_ABH = packed_states(objective, world.examples, BLOCK, 5)
     forced = _forced(world, drafter, blocks)
     assert torch.equal(whole_vocabulary(objective, forced, states_ABH).logits_LC.argmax(-1), forced.token_L)
     plain = F.linear(states_ABH.flatten(0, 1)[blocks.row_L], objective.teacher.head_VH).argmax(-1)
@@ -193,7 +188,7 @@ def _forced(world: World, drafter: Any, blocks: Blocks) -> Blocks:
 def test_a_member_learns_from_the_backbone_and_is_accepted_more(world, backbone, tmp_path, name):
     objective = member(world, name, backbone, hard=1.0, curriculum=[{"start": 0.0, "block": BLOCK, "anchors": 12}])
     before = world.accepted(DFlashDrafter(world.target, {}, backbone))
-    losses = world.train(objective, 40, rate=3e-3)
+    losses = world.train(objective, 25, rate=3e-3)
     after = world.accepted(FAMILY[name][1](world.target, {}, write(tmp_path, *objective.export())))
     assert losses[-1] < losses[0]
     assert after > before + 0.3
@@ -203,7 +198,7 @@ def test_a_member_learns_from_the_backbone_and_is_accepted_more(world, backbone,
 
 def test_the_confidence_learns_how_often_drafts_are_right_and_moves_nothing_else(world, backbone):
     objective = member(world, "dspark", backbone)
-    blocks, states_ABH = packed(world, objective)
+    blocks, states_ABH = packed_states(objective, world.examples, BLOCK, 5)
     said = objective.say(blocks, objective.spoken(blocks, states_ABH), random.Random(0))
     loss, _ = objective.further(blocks, states_ABH, said, 0.5)
     loss.backward()

@@ -71,11 +71,9 @@ gpu-check: $(STAMP) ## the checks that need an NVIDIA GPU (under 8 minutes); say
 drafter-data: $(STAMP) ## answers of the embedded target to the training prompts (hours; resumable): ARGS="--worker 0/2"
 	@$(PY) -m drafters.train.data data/smollm2_135m.yaml $(ARGS)
 
-notebooks: $(STAMP) ## execute notebooks/*.py into .ipynb
-	@if ls notebooks/*.py >/dev/null 2>&1; then \
-		$(PY) -m pip install --quiet --disable-pip-version-check -e '.[notebooks]' && \
-		$(PY) -m jupytext --to ipynb --execute notebooks/*.py; \
-	else echo "no notebooks yet: notebooks/ has no .py source"; fi
+notebooks: $(STAMP) ## execute notebooks/*.py into .ipynb: make notebooks ARGS=speedup, RESULTS=results/<run>
+	@$(PY) -m pip install --quiet --disable-pip-version-check -e '.[notebooks]'
+	@$(PY) scripts/notebooks.py $(ARGS)
 
 clean: ## remove the environment and caches, never results
 	rm -rf $(VENV) build .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info

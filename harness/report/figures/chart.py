@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -73,6 +74,12 @@ class Chart:
     panels: tuple[Panel, ...]
     arms: Mapping[str, Look] = field(default_factory=dict)
     columns: int = 3
+
+    def _repr_png_(self) -> bytes:
+        """How a notebook shows it."""
+        out = io.BytesIO()
+        figure(self).savefig(out, format="png", dpi=90, facecolor="white", metadata={"Software": None})
+        return out.getvalue()
 
 
 def source(folder: Path) -> Source:

@@ -51,7 +51,7 @@ RULE = Paper("rule", "#d5d9de", "#3a414a")
 PAPER = Paper("paper", "#ffffff", "#15181d")
 # Parts of a bar: a ramp of slate, so that no part has the colour of an arm; hatches tell neighbours apart.
 PARTS = (
-    Paper("part-1", "#465264", "#c6cfdb"),
+    Paper("part-1", "#465264", "#aab6c6"),
     Paper("part-2", "#8a98aa", "#8392a6"),
     Paper("part-3", "#c2ccd9", "#515e70"),
     Paper("part-4", "#e7ebf1", "#2d3642"),

@@ -22,7 +22,8 @@ FLAGS = (
     "--enable-logging=stderr",
 )
 # The page lies in a frame of the wanted width: the window of a headless Chromium is at least 500 pixels wide.
-OUTER = """<!DOCTYPE html><meta charset="utf-8"><body style="margin:0"><iframe id="page" style="border:0;width:{width}px;height:900px"
+OUTER = """<!DOCTYPE html><meta charset="utf-8"><body style="margin:0">
+<iframe id="page" style="border:0;width:{width}px;height:900px"
 srcdoc="{page}"></iframe><pre id="probe"></pre><script>{script}</script></body>"""
 SCRIPT = """
 window.addEventListener('load', () => {
@@ -32,8 +33,8 @@ window.addEventListener('load', () => {
     * Math.max(0, Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top));
   const style = doc.defaultView.getComputedStyle(doc.body);
   const panels = [...doc.querySelectorAll('svg.panel')].map(svg => {
-    const frame = box(svg), texts = [...svg.querySelectorAll('text')].map(t => [t.textContent.trim(), box(t)]).filter(t => t[0]);
-    const clash = [];
+    const frame = box(svg), clash = [];
+    const texts = [...svg.querySelectorAll('text')].map(t => [t.textContent.trim(), box(t)]).filter(t => t[0]);
     texts.forEach(([one, a], i) => texts.slice(i + 1).forEach(([other, b]) => {
       if (overlap(a, b) > 0.2 * Math.min(a.width * a.height, b.width * b.height)) clash.push(one + ' / ' + other);
     }));

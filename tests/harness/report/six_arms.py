@@ -18,11 +18,11 @@ ARMS = ("plain", "ngram", "mtp", "eagle3", "dflash", "dflash2", "plain2")
 BUDGET = {"ngram": 4, "mtp": 4, "eagle3": 4, "dflash": 7, "dflash2": 7}
 DRAFT_MS = {"ngram": 0.1, "mtp": 2.0, "eagle3": 3.0, "dflash": 1.6, "dflash2": 1.8}
 ACCEPTANCE = {"ngram": 0.3, "mtp": 0.62, "eagle3": 0.7, "dflash": 0.74, "dflash2": 0.8}
-CLASSES = {"humaneval": ("code", 1.1), "gsm8k": ("math", 1.0), "chat": ("chat", 0.85), "prose": ("prose", 0.7)}
-LEVELS = (1, 4)
+CLASSES = {"humaneval": ("code", 1.1), "prose": ("prose", 0.7)}
+LEVELS = (1, 2)
 TOKENS = 36
-PLAIN_MS = {1: 20.0, 4: 26.0}
-PER_ROW_MS = {1: 0.5, 4: 2.2}
+PLAIN_MS = {1: 20.0, 2: 26.0}
+PER_ROW_MS = {1: 0.5, 2: 2.2}
 
 CONFIG = deepcopy(synthetic.CONFIG) | {
     "name": "six_arms",
@@ -31,7 +31,7 @@ CONFIG = deepcopy(synthetic.CONFIG) | {
     "workload": {"name": "w", "stop": "natural", "sets": [{"set": name} for name in CLASSES]},
     "concurrency": list(LEVELS),
 }
-CONFIG["protocol"] = {**synthetic.CONFIG["protocol"], "name": "claim", "blocks": 5, "prompts_per_set": 4}  # type: ignore[dict-item]
+CONFIG["protocol"] = {**synthetic.CONFIG["protocol"], "name": "claim", "blocks": 5, "prompts_per_set": 3}  # type: ignore[dict-item]
 
 
 def write(folder: Path, rows: Mapping[str, Any] | None = None, config: Mapping[str, Any] = CONFIG) -> Path:
@@ -84,12 +84,12 @@ def _cell(
     start: int,
     draw: np.random.Generator,
 ) -> int:
-    """Four prompts after each other in every slot; when it ended."""
+    """Three prompts after each other in every slot; when it ended."""
     name, content, ease = prompt_set
     budget, free = BUDGET.get(arm, 0), [start] * level
     keys = {"serving_id": f"b{block}-{arm}", "block": block, "arm": arm, "cell_id": f"{block}-{arm}-{name}-{level}"}
     keys |= {"prompt_set": name, "content_class": content, "concurrency": level}
-    for prompt in range(4 * level):
+    for prompt in range(3 * level):
         slot = int(np.argmin(free))
         accepted = _accepted(arm, ease, budget, draw)
         step_ms = boot * (PLAIN_MS[level] + PER_ROW_MS[level] * budget + DRAFT_MS.get(arm, 0.0))

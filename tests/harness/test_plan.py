@@ -123,7 +123,9 @@ def _tables() -> Tables:
     names = ["cell_id", "serving_id", "concurrency", "phase", "sent_ns", "ended_ns", "error"]
     requests = pd.DataFrame(rows, columns=names).assign(max_tokens=10)
     requests[["sent_ns", "ended_ns"]] *= second
-    servings = pd.DataFrame({"serving_id": ["s", "never-measured"], "launched_ns": [second, 0], "ended_ns": [15 * second, None]})
+    servings = pd.DataFrame(
+        {"serving_id": ["s", "never-measured"], "launched_ns": [second, 0], "ended_ns": [15 * second, None]}
+    )
     return Tables(servings, requests, pd.DataFrame(), pd.DataFrame())
 
 

@@ -12,6 +12,7 @@ from markupsafe import Markup
 
 from harness import __version__
 from harness.report import LEGEND
+from harness.report.budgets import split
 from harness.report.figures import Chart, Source, charts, panel_svg
 from harness.report.figures.style import variables
 from harness.report.footnotes import depth_lines, note_lines
@@ -99,18 +100,18 @@ def _panel(chart: Chart, index: int) -> dict[str, Any]:
 
 
 def _tables(source: Source) -> list[dict[str, Any]]:
-    """The printed table, one for each concurrency, with all columns."""
+    """The printed tables with all columns: one for each concurrency, and a second where there are best budgets."""
     levels: dict[int, dict[str, dict[str, Line]]] = {}
     for cell in cells(source.run):
         line = {number.metric: number for number in numbers(cell)}
         levels.setdefault(cell.concurrency, {}).setdefault(cell.label, {})[cell.arm] = line
-    return [_table(level, groups) for level, groups in levels.items()]
+    return [_table(title, part) for level, groups in levels.items() for title, part in split(source.run, level, groups)]
 
 
-def _table(level: int, groups: Mapping[str, Mapping[str, Line]]) -> dict[str, Any]:
+def _table(title: str, groups: Mapping[str, Mapping[str, Line]]) -> dict[str, Any]:
     columns = (*SPEED, *DRAFTING)
     return {
-        "concurrency": level,
+        "title": title,
         "headings": [column.heading.split("\n") for column in columns],
         "groups": [
             {

@@ -177,7 +177,7 @@ def test_an_installed_version_is_read_from_its_interpreter_and_judged(monkeypatc
     monkeypatch.setattr(vllm_missing, "installed_version", lambda interpreter, packages: "0.27.1")
     run = _run("h200_qwen27b_vllm", f"engine.interpreter={sys.executable}")
     gaps = vllm_missing.missing(run, run.arms["dflash2"])
-    assert any("vLLM 0.27.1 has no 'dflash2'; it came with 0.28.0" in gap for gap in gaps)
+    assert any("vLLM 0.27.1 has no 'dflash2', which came with 0.28.0" in gap for gap in gaps)
     assert run.arms["dflash2"].method == "dflash"  # its drafter's class tells that it is DFlash 2
     assert any("0.27.1 is installed, the rig asks for >=0.33,<0.34" in gap for gap in gaps)
 

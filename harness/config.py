@@ -146,11 +146,16 @@ class Arm(Model):
 
 
 class PromptSet(Model):
-    """A pinned prompt set of `workloads/manifest.json` and how it is asked. `depth` is for sets with long contexts (tokens)."""
+    """A pinned prompt set of `workloads/manifest.json` and how it is asked. `depth` is for sets with long contexts (tokens).
+
+    `cached` is the state of the prefix cache when a window begins: the first so many tokens of every prompt are in it, and the
+    engine's own count must confirm that. Null is cold: the cache is empty.
+    """
 
     set: str
     max_tokens: Positive
     depth: Positive | None = None
+    cached: Positive | None = None
 
 
 class Workload(Model):

@@ -130,6 +130,7 @@ class _Measuring:
             self.flags.append(f"warm-up: time per step had not settled after {warm_up.batches} batches {where}")
         asked = prompts.measured(cell.prompt_set, cell.concurrency)
         self._tell(f"{label}, concurrency {cell.concurrency}: {len(asked)} requests")
+        await self._windows.prepare(cell, asked)
         before, logged = await self._engine.counters(), self._log_size()
         measured = await self._windows.measure(cell, asked)
         counters = since(await self._engine.counters(), before)
@@ -177,7 +178,7 @@ class _Measuring:
             *self._dead,
             *measured.contradictions,
             *cell_problems(measured.rows, measured.steps, counters, asked),
-            *cache_problems(measured.rows, counters, self._run.engine.prefix_cache),
+            *cache_problems(measured.rows, counters, self._run.engine.prefix_cache, cell.prompt_set.cached),
         ]
 
     def write(self, ended_ns: int | None = None) -> None:

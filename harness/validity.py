@@ -19,6 +19,8 @@ from harness.metrics import (
     tpot_ms,
 )
 
+# Blocks of a prefix cache hold up to so many tokens; share of a cold window's prompt tokens that a shared template may save.
+BLOCK, COLD = 128, 0.05
 # What engines say when they prepare a shape that the warm-up did not reach.
 PREPARING = re.compile(
     r"captur\w*[^\n]{0,40}graph|autotun\w*|(jit|torch\.compile|triton|inductor|kernel)[^\n]{0,40}\bcompil\w*"
@@ -61,12 +63,27 @@ def foreign_traffic(rows: Rows, counters: Mapping[str, int]) -> list[str]:
     return found
 
 
-def cache_problems(rows: Rows, counters: Mapping[str, int], allowed: bool) -> list[str]:
-    """Why the prefix cache spoils a cell: tokens came from it although the rig has it off."""
-    told = [cached for row in rows if (cached := integer(row["cached_tokens"])) is not None]
-    cached = max(sum(told), counters.get("cached_tokens", 0))
-    remedy = "the rig has engine.prefix_cache off; switch it off in the server too"
-    return [f"prefix cache: {cached} prompt tokens came from it; {remedy}"] if cached and not allowed else []
+def cache_problems(rows: Rows, counters: Mapping[str, int], is_on: bool, warm: int | None) -> list[str]:
+    """Why the prefix cache was not as declared: used though the rig has it off, warm in a cold window, or cold in a warm one.
+
+    `warm` is the number of tokens of every prompt that must have come from it, null for a cold window, where what prompts share
+    (their template) may: `COLD` of all prompt tokens. Engines cache whole blocks, so a warm prompt may miss `BLOCK` tokens.
+    """
+    told = [integer(row["cached_tokens"]) for row in rows]
+    known = [cached for cached in told if cached is not None]
+    if warm is not None:
+        least = warm - max(BLOCK, warm // 100)
+        if len(known) < len(told):
+            return ["prefix cache: the engine does not tell what came from it, so the warm window cannot be confirmed"]
+        missed = sum(cached < least for cached in known)
+        return [f"prefix cache: {missed} of {len(known)} prompts had under {least} of {warm} tokens in it"] if missed else []
+    cached, sent = max(sum(known), counters.get("cached_tokens", 0)), sum(int(row["prompt_tokens"]) for row in rows)
+    if cached and not is_on:
+        remedy = "the rig has engine.prefix_cache off; switch it off in the server too"
+        return [f"prefix cache: {cached} prompt tokens came from it; {remedy}"]
+    if cached > COLD * sent:
+        return [f"prefix cache: {cached} of {sent} prompt tokens came from it in a window declared cold"]
+    return []
 
 
 def _concurrency(rows: Rows, steps: Rows, asked: int) -> list[str]:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from harness.asked import Asked, Prompts
 from harness.config import Arm, PromptSet, Run, Sampler
-from harness.engines.base import DeadEngineError, Engine, Request
+from harness.engines.base import DeadEngineError, Engine, EngineError, Request
 from harness.ledger import ledger, request_row
 from harness.load import Result, run_window
 from harness.schedule import Cell
@@ -71,9 +71,25 @@ class Windows:
         batches: list[Measured] = []
         while len(batches) < most and not self._settled(batches):
             asked = prompts[len(batches) * size :][:size]
+            await self._engine.flush()
             batches.append(await self._window(cell, "warmup", asked, f"{cell.cell_id[:16]}-w{len(batches)}"))
         rows = [row for batch in batches for row in batch.rows]
         return WarmUp(rows, [step for batch in batches for step in batch.steps], len(batches), self._settled(batches))
+
+    async def prepare(self, cell: Cell, asked: Sequence[Asked]) -> None:
+        """Bring the prefix cache into the state that the set declares: empty, or with the beginning of every prompt in it.
+
+        Before the counters of a window are read: nothing of it is in a table. Raises EngineError when a priming request fails.
+        """
+        await self._engine.flush()
+        if (cached := cell.prompt_set.cached) is None:
+            return
+        begun = [Asked(a.prompt_id, a.content_class, a.prompt_ids[:cached], a.prompt_hash) for a in asked]
+        requests = [self._request(cell.prompt_set, prompt, f"{cell.cell_id[:16]}-p{i}") for i, prompt in enumerate(begun)]
+        short = [replace(request, max_tokens=1, ignore_eos=True) for request in requests]
+        window = await run_window(self._engine, short, timeout_s=self._run.protocol.request_timeout_s, concurrency=1)
+        if failed := next((result.error for result in window.results if result.error), None):
+            raise EngineError(f"prefix cache: a request that should fill it failed: {failed}")
 
     async def measure(self, cell: Cell, asked: Sequence[Asked]) -> Measured:
         """The measured window. Raises DeadEngineError when the engine went meanwhile: a cell with its failures is no cell."""
@@ -96,7 +112,6 @@ class Windows:
         run, protocol = self._run, self._run.protocol
         requests = [self._request(cell.prompt_set, prompt, f"{prefix}-{i}") for i, prompt in enumerate(asked)]
         is_open = phase == "measured" and protocol.load == "open"
-        await self._engine.flush()
         await self._engine.steps()
         window = await run_window(
             self._engine,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import hashlib
 import json
+import math
 import re
 from collections import defaultdict
 from collections.abc import Iterable
@@ -128,8 +129,12 @@ def prompt_count(protocol: Protocol, concurrency: int) -> int:
 
 
 def set_label(prompt_set: PromptSet) -> str:
-    """How rows and tables name a set: `long@1500` where depth tells two uses of one set apart, else its name."""
-    return prompt_set.set if prompt_set.depth is None else f"{prompt_set.set}@{prompt_set.depth}"
+    """How rows and tables name a set: `long@1500` where depth tells two uses of one set apart, else its name.
+
+    With a warm prefix cache the tokens in it follow: `long@1500+1400`.
+    """
+    name = prompt_set.set if prompt_set.depth is None else f"{prompt_set.set}@{prompt_set.depth}"
+    return name if prompt_set.cached is None else f"{name}+{prompt_set.cached}"
 
 
 def check_workload(run: Run) -> list[str]:
@@ -158,6 +163,10 @@ def _set_problems(run: Run, key: str, prompt_set: PromptSet) -> list[str]:
     needed = run.workload.skip_prompts + prompt_count(run.protocol, max(run.concurrency))
     if needed > len(data.prompts):
         problems.append(f"{key}.set: {_too_few(data.name, needed, len(data.prompts))}")
+    if prompt_set.cached is not None and not run.engine.prefix_cache:
+        problems.append(f"{key}.cached: needs engine.prefix_cache=true")
+    if prompt_set.cached is not None and prompt_set.cached >= (prompt_set.depth or math.inf):
+        problems.append(f"{key}.cached: {prompt_set.cached} is not below the depth {prompt_set.depth}; lower it")
     composed = data.entry.context_file is not None
     if composed and prompt_set.depth is None:
         problems.append(f"{key}.depth: set '{data.name}' is composed to a depth; set depth (tokens)")

@@ -16,7 +16,10 @@ from harness.engines.base import Chunk, Counters, EngineError, Request, Scalar, 
 from harness.ledger import ledger, request_row
 from harness.liveness import liveness_problems, probes
 from harness.load import Result
+from harness.schedule import Cell
 from harness.validity import cache_problems, foreign_traffic
+from harness.windows import Windows
+from harness.workloads import check_workload, set_label
 
 RUN = compose_run("cpu_smollm2").run
 PLAIN, NGRAM = RUN.arms["plain"], RUN.arms["ngram"]
@@ -40,6 +43,10 @@ class Served:
     def __init__(self, drafted: int | None, accepted: int, told: str = "steps", fails: bool = False) -> None:
         self.drafted, self.accepted, self.told, self.fails = drafted, accepted, told, fails
         self.asked: list[Request] = []
+        self.flushed = 0
+
+    async def flush(self) -> None:
+        self.flushed += 1
 
     async def generate(self, request: Request) -> AsyncIterator[Chunk]:
         self.asked.append(request)
@@ -106,10 +113,41 @@ def test_requests_or_prompt_tokens_beyond_ours_are_foreign_traffic() -> None:
 
 
 def test_cached_tokens_with_the_cache_off_spoil_a_cell() -> None:
-    assert cache_problems([row(0), row(None)], {}, allowed=False) == []
-    assert cache_problems([row(4)], {}, allowed=True) == []
-    assert "4 prompt tokens came from it" in cache_problems([row(4)], {}, allowed=False)[0]
-    assert "7 prompt tokens came from it" in cache_problems([row(None)], {"cached_tokens": 7}, allowed=False)[0]
+    assert cache_problems([row(0), row(None)], {}, False, None) == []
+    assert "4 prompt tokens came from it" in cache_problems([row(4)], {}, False, None)[0]
+    assert "7 prompt tokens came from it" in cache_problems([row(None)], {"cached_tokens": 7}, False, None)[0]
+
+
+def test_a_cold_window_may_share_a_template_and_no_more() -> None:
+    assert cache_problems([row(32, 1000), row(48, 1000)], {}, True, None) == []
+    assert "980 of 2000 prompt tokens came from it" in cache_problems([row(0, 1000), row(980, 1000)], {}, True, None)[0]
+
+
+def test_a_warm_window_is_confirmed_by_the_engines_own_count() -> None:
+    assert cache_problems([row(8000, 8192), row(7900, 8192)], {}, True, 8000) == []
+    assert "1 of 2 prompts had under 7872 of 8000" in cache_problems([row(8000, 8192), row(64, 8192)], {}, True, 8000)[0]
+    assert "does not tell" in cache_problems([row(None, 8192)], {"cached_tokens": 8000}, True, 8000)[0]
+
+
+def test_the_cache_is_emptied_and_filled_before_a_warm_window() -> None:
+    """Each prompt's beginning is sent once, for one token, after the flush; a cold set only flushes."""
+    engine = Served(4, 0)
+    windows = Windows(RUN, NGRAM, engine, Warm(), {}, 0, lambda: True)  # type: ignore[arg-type]
+    asked = Warm().warmup(RUN.workload.sets[0], 2)
+    for cached in (None, 16):
+        cell = Cell("c" * 32, PromptSet(set="chat", max_tokens=8, cached=cached), 1)
+        asyncio.run(windows.prepare(cell, asked))
+    assert engine.flushed == 2
+    assert [(r.prompt_ids, r.max_tokens, r.ignore_eos) for r in engine.asked] == [(a.prompt_ids[:16], 1, True) for a in asked]
+    with pytest.raises(EngineError, match="a request that should fill it failed"):
+        asyncio.run(Windows(RUN, NGRAM, Served(4, 0, fails=True), Warm(), {}, 0, lambda: True).prepare(cell, asked))  # type: ignore[arg-type]
+
+
+def test_a_warm_set_needs_the_prefix_cache_and_says_so_in_its_label() -> None:
+    warm = PromptSet(set="chat", max_tokens=8, cached=16)
+    assert set_label(warm) == "chat+16"
+    run = RUN.model_copy(update={"workload": RUN.workload.model_copy(update={"sets": (warm,)})})
+    assert any("needs engine.prefix_cache=true" in problem for problem in check_workload(run))
 
 
 def asked_row(chunks: Sequence[Chunk], budget: int = 3) -> dict[str, Any]:

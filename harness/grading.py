@@ -12,7 +12,8 @@ from typing import Any, Protocol, runtime_checkable
 
 from harness.gates.answers import number_given, program, same_number
 from harness.gates.sandbox import Outcome, run_program
-from harness.metrics import Row, integers, outcome
+from harness.metrics import Missing, Row, outcome
+from harness.metrics.quality import text_ids
 from harness.workloads import Prompt, load_set
 
 
@@ -58,7 +59,10 @@ class Grader:
         return self._prompts[name].get(prompt_id)
 
     def _grade(self, name: str, prompt: Prompt, row: Row) -> Grade | None:
-        text = self.decoder.decode(integers(row["token_ids"]))
+        ids = text_ids(row)
+        if isinstance(ids, Missing):
+            return None
+        text = self.decoder.decode(ids)
         if isinstance(prompt.answer, Mapping):
             return self._tested(name, prompt, text) if self.run_code else None
         given = number_given(text, ended=row["finish"] == "stop")

@@ -13,7 +13,8 @@ from typing import Literal
 
 import numpy as np
 
-from harness.metrics import Maybe, Missing, Row, Rows, integers, prompt_key, succeeded
+from harness.metrics import Maybe, Missing, Row, Rows, prompt_key, succeeded
+from harness.metrics.quality import text_ids
 
 # In logits. Near 20 they have a spacing of 2e-6 in float32, 0.016 in float16, 0.125 in bfloat16; sums over layers lose more.
 NEAR_TIE = {"float32": 1e-3, "float16": 0.1, "bfloat16": 0.5}
@@ -86,17 +87,19 @@ def compare_texts(arm: Rows, plain: Rows, twin: Rows, replays: Rows, greedy: boo
     replay rows of the run. Refused when decoding is sampled."""
     if not greedy:
         return Missing("not_greedy")
-    theirs = {(int(row["block"]), place(row)): integers(row["token_ids"]) for row in succeeded(plain)}
+    theirs = {
+        (int(row["block"]), place(row)): text for row in succeeded(plain) if not isinstance(text := text_ids(row), Missing)
+    }
     deficits = {str(row["request_id"]): row["deficits"] for row in replays}
     compared, found = 0, []
     for row in succeeded(arm):
-        text = theirs.get((int(row["block"]), place(row)))
-        if text is None:
+        ours, text = text_ids(row), theirs.get((int(row["block"]), place(row)))
+        if text is None or isinstance(ours, Missing):
             continue
         compared += 1
-        position = first_difference(integers(row["token_ids"]), text)
+        position = first_difference(ours, text)
         if position is not None:
-            kind = _kind(position, len(integers(row["token_ids"])), deficits.get(str(row["request_id"])), NEAR_TIE[dtype])
+            kind = _kind(position, len(ours), deficits.get(str(row["request_id"])), NEAR_TIE[dtype])
             found.append(Divergence(int(row["block"]), place(row), position, kind))
     return Identity(compared, tuple(found), floor_of(plain, twin)) if compared else Missing("no_pairs")
 
@@ -116,7 +119,8 @@ def floor_of(plain: Rows, twin: Rows) -> dict[Place, int | None]:
     """
     texts: dict[Place, list[list[int]]] = {}
     for row in sorted(succeeded([*plain, *twin]), key=lambda r: int(r["block"])):
-        texts.setdefault(place(row), []).append(integers(row["token_ids"]))
+        if not isinstance(text := text_ids(row), Missing):
+            texts.setdefault(place(row), []).append(text)
     floor: dict[Place, int | None] = {}
     for where, boots in texts.items():
         if len(boots) > 1:

@@ -31,9 +31,19 @@ def cap_hit_rate(rows: Rows) -> Maybe:
     return mean([float(row["finish"] == "length") for row in succeeded(rows)])
 
 
+def text_ids(row: Row) -> list[int] | Missing:
+    """The token ids that the engine named. An engine may count a token and not say which (id -1); refused where that is so of
+    more than one in ten: such a text cannot be compared, read or called repetitive."""
+    ids = integers(row["token_ids"])
+    named = [token for token in ids if token >= 0]
+    return named if 10 * len(named) >= 9 * len(ids) else Missing("not_reported")
+
+
 def repetition_score(row: Row, n: int = 4) -> Maybe:
     """Share of a request's n-grams of token ids that occurred before in it: 0 when all are new, towards 1 in a loop."""
-    tokens = integers(row["token_ids"])
+    tokens = text_ids(row)
+    if isinstance(tokens, Missing):
+        return tokens
     grams = [tuple(tokens[i : i + n]) for i in range(len(tokens) - n + 1)]
     return 1 - len(set(grams)) / len(grams) if grams else Missing("too_short")
 

@@ -9,7 +9,7 @@ import pytest
 from synthetic import request
 
 from harness.gates.identity import NEAR_TIE, Identity, compare_texts, first_difference, floor_of
-from harness.metrics import Missing
+from harness.metrics import Missing, repetition_score
 
 
 def row(arm: str, tokens: Sequence[int], block: int = 0, prompt: str = "p0", **given: Any) -> dict[str, Any]:
@@ -98,3 +98,12 @@ def test_sampled_texts_and_arms_without_a_pair_have_no_identity():
     plain = [row("plain", [1])]
     assert compare_texts([row("spec", [2])], plain, [], [], False, "float32") == Missing("not_greedy")
     assert compare_texts([row("spec", [2], block=3)], plain, [], [], True, "float32") == Missing("no_pairs")
+
+
+def test_tokens_that_the_engine_did_not_name_are_left_out_and_a_text_of_them_is_no_text():
+    plain = [row("plain", [*range(20), -1])]
+    got = compare_texts([row("spec", [*range(20), -1])], plain, [], [], True, "float32")
+    assert isinstance(got, Identity)
+    assert got.verdict == "identical"
+    assert compare_texts([row("spec", [-1] * 20)], plain, [], [], True, "float32") == Missing("no_pairs")
+    assert repetition_score(row("spec", [-1] * 20)) == Missing("not_reported")

@@ -120,18 +120,21 @@ def _replay_run(args: argparse.Namespace, stored: Path) -> int:
 
     if args.overrides or args.substitute:
         raise ValueError("replay of a run: takes no substitutions; replay its rig with them, or bench its config.yaml")
-    out, composed, before = console(), stored_run(stored), read_run(stored)
+    out, before = console(), read_run(stored)
     out.print(f"[bold]replay of {stored.name}[/]")
-    out.print(hash_line(stored, composed), soft_wrap=True)
-    prompts = WorkloadPrompts(composed.run, load_dotted(composed.run.engine.adapter).tokenizer_folder(composed.run))
-    for line in prompt_lines(before, composed, prompts):
-        out.print(line, soft_wrap=True)
-    if args.plan:
-        return 0
-    if args.measured is None:
+    folder = args.measured
+    if folder is None:
+        composed = stored_run(stored)
+        prompts = WorkloadPrompts(composed.run, load_dotted(composed.run.engine.adapter).tokenizer_folder(composed.run))
+        for line in (hash_line(stored, composed), *prompt_lines(before, composed, prompts)):
+            out.print(line, soft_wrap=True)
+        if args.plan:
+            return 0
         require_nothing_missing(plan_run(composed, args.results))
-    folder = args.measured or bench_and_report(composed, args.results, args.fresh)
+        folder = bench_and_report(composed, args.results, args.fresh)
     after = read_run(folder)
+    if (one := before.facts.get("config_hash")) != (two := after.facts.get("config_hash")):
+        out.print(f"configurations differ: {str(one)[:12]} stored, {str(two)[:12]} here; their numbers need not agree")
     print_repeated(environment(before, after), compare_runs(before, after), out)
     return 0
 

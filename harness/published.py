@@ -48,7 +48,7 @@ class Published(Model):
     arms differ in them, by arm and canonical factor; a null is "not stated for this arm". `unstated` maps a factor that the
     source does not state to what this rig fills in, null where it fills in nothing. `tasks` maps a task as printed to the
     prompt set that stands for it here; `metrics` says which of our metrics the source's number is. `held_fixed` and `moved` are
-    the summary of results/published/seed_claims.csv.
+    the summary of results/published/seed_claims.csv. `left_out` names arms that a replay could not run here.
     """
 
     as_published: dict[str, tuple[str, ...]] = Field({})
@@ -58,6 +58,7 @@ class Published(Model):
     unstated: dict[str, Scalar] = Field({})
     tasks: dict[str, str] = Field({})
     metrics: dict[Literal["tok_s", "acceptance_length", "acceptance_rate"], str] = Field({})
+    left_out: tuple[str, ...] = ()
     claims: tuple[Claim, ...] = Field(min_length=1)
 
 
@@ -72,6 +73,6 @@ def published_of(run: Run) -> Published | None:
         key = ".".join(["published", *(str(step) for step in first["loc"])])
         raise ConfigError(f"{key}: {first['msg'].lower()}; harness/published.py documents the block") from None
     named = [*(claim.arm for claim in found.claims), *found.factors, *found.as_published]
-    if unknown := [name for name in named if name not in run.arms]:
+    if unknown := [name for name in named if name not in run.arms and name not in found.left_out]:
         raise ConfigError(f"published: '{unknown[0]}' is no arm of this rig; {near(unknown[0], run.arms)}")
     return found

@@ -132,7 +132,8 @@ def _without_missing(run: Run) -> tuple[Run, list[str]]:
         raise ConfigError("workload.sets: none of the rig's prompt sets is on this machine; add workload=standard")
     run = run.model_copy(update={"workload": run.workload.model_copy(update={"sets": sets})})
     arms, reasons = _arms(run)
-    return run.model_copy(update={"arms": arms}), [*lines, *reasons]
+    published = run.published and {**run.published, "left_out": [name for name in run.arms if name not in arms]}
+    return run.model_copy(update={"arms": arms, "published": published}), [*lines, *reasons]
 
 
 def _sets(run: Run) -> tuple[tuple[PromptSet, ...], list[str]]:

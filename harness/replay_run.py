@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness.asked import Prompts
-from harness.compose import ComposedRun, compose_run
+from harness.compose import ComposedRun, ConfigError, compose_run
 from harness.metrics import Row, Rows, as_map
 from harness.replay_claims import with_interval
 from harness.report.run import FinishedRun
@@ -52,8 +52,12 @@ class Repeated:
 
 
 def stored_run(folder: Path) -> ComposedRun:
-    """The configuration saved with the results, judged anew."""
-    return compose_run(str(folder / "config.yaml"))
+    """The configuration saved with the results, judged anew. Raises ConfigError that says whose it is."""
+    try:
+        return compose_run(str(folder / "config.yaml"))
+    except ConfigError as error:
+        version = "if another version of samerig saved it, replay it with that one, or compare runs with --measured"
+        raise ConfigError(f"{folder / 'config.yaml'}: {error}; {version}") from None
 
 
 def hash_line(folder: Path, composed: ComposedRun) -> str:
@@ -93,7 +97,7 @@ def environment(stored: FinishedRun, here: FinishedRun) -> list[Difference]:
         names = [name for name in sorted(one.keys() | two.keys()) if not any(word in name.lower() for word in VOLATILE)]
         pairs = [(name, one.get(name, "not told"), two.get(name, "not told")) for name in names]
         found += [Difference(f"{column} {name}", before, after) for name, before, after in pairs if before != after]
-    one_code, two_code = (str(run.facts["code_hash"])[:12] for run in (stored, here))
+    one_code, two_code = (str(run.facts.get("code_hash"))[:12] for run in (stored, here))
     return [*found, *([Difference("code", one_code, two_code)] if one_code != two_code else [])]
 
 

@@ -84,9 +84,9 @@ def print_repeated(differences: Sequence[Difference], repeated: Sequence[Repeate
         console.print("environment: no difference in host, versions, resolved factors or code")
     table = _table("class", "c", "arm", "what", "stored [95 %]", "here [95 %]", "repeated")
     for r in repeated:
-        verdict = "no interval" if r.held is None else "yes" if r.held else "no"
-        n = r.stored
-        here = "-" if r.here is None else _interval(r.here)
+        n, measured = r.stored, r.here is not None and r.here.value is not None
+        here = _interval(r.here) if r.here is not None else "-"
+        verdict = "not measured" if not measured else "no interval" if r.held is None else "yes" if r.held else "no"
         table.add_row(*map(escape, (n.content_class, str(n.concurrency), n.arm, n.metric, _interval(n), here, verdict)))
     console.print(table)
     count = held(list(repeated))

@@ -89,7 +89,10 @@ def test_prompt_sets_and_arms_that_are_not_here_are_left_out_by_name(monkeypatch
         "arm dspark",
     ]
     assert replay.composed.run.arms["dflash2"].checkpoint.location == "checkpoints/smollm2_135m/dflash2"
-    monkeypatch.undo()
+    (tmp_path / "config.yaml").write_text(replay.composed.yaml)
+    again = compose_run(str(tmp_path / "config.yaml"))
+    assert again.config_hash == replay.composed.config_hash
+    assert list(again.run.published["left_out"]) == ["mtp", "dspark"]
 
 
 def test_the_substituted_card_can_run_on_a_cpu(card: replaying.Replay, tmp_path: Path) -> None:
@@ -324,6 +327,22 @@ def test_as_it_stands_a_rig_that_lacks_something_is_refused(capsys: pytest.Captu
 def test_a_run_takes_no_substitutions(capsys: pytest.CaptureFixture[str], stored: Path) -> None:
     assert cli.main(["replay", str(stored), "--substitute", "machine=auto"]) == 2
     assert "takes no substitutions" in capsys.readouterr().err
+
+
+def test_two_measured_runs_are_compared_without_measuring(
+    capsys: pytest.CaptureFixture[str], stored: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
+    part = simulate(seed=1)
+    part["requests"] = [row for row in part["requests"] if row["concurrency"] == 1]
+    other = write_run(tmp_path / "other", part)
+    (other / "run.json").write_text(json.dumps({**json.loads((other / "run.json").read_text()), "config_hash": "f" * 64}))
+    assert cli.main(["replay", str(stored), "--measured", str(other)]) == 0
+    out = capsys.readouterr().out
+    assert "configurations differ: " in out
+    assert "environment: no difference" in out
+    assert "not measured" in out
+    assert " repeated, " in out.splitlines()[-1]
 
 
 def test_a_measured_run_is_compared_without_measuring(

@@ -37,8 +37,8 @@ class WorkloadPrompts:
         return list(islice(cycle(prompts), count))
 
     def decode(self, token_ids: Sequence[int]) -> str:
-        """The text of an answer, without the tokens that end it."""
-        return self._tokenizer.decode([token for token in token_ids if token not in self.stop_ids])
+        """The text of an answer, without the tokens that end it and those that the engine counted and did not name (-1)."""
+        return self._tokenizer.decode([token for token in token_ids if token >= 0 and token not in self.stop_ids])
 
     def _render(self, set_name: str, prompt: Prompt, depth: int | None, content_class: str) -> Asked:
         key = (set_name, prompt.id, depth)

@@ -282,7 +282,7 @@ def test_d05_prefix_hits_in_one_arm_confound():
     hits = [request(cached_tokens=case("D05")[run]["hits"]) for run in ("run1", "run2")]
     found = compare(side("plain", [hits[0]]), side("ngram", [hits[1] | {"arm": "ngram"}]), 1)
     assert found.verdict == "CONFOUNDED"
-    assert [f.factor for f in found.of("confounder")] == ["cached prompt tokens"]
+    assert [f.factor for f in found.of("confounder")] == ["cached_tokens"]
 
 
 def test_i01_a_cap_below_the_asked_concurrency_is_found():
@@ -301,7 +301,7 @@ def test_i01_a_cap_below_the_asked_concurrency_is_found():
     ]
     assert not effective_concurrency(cell, steps, c["asked"]).reached(c["asked"])
     plain, arm = (Side([serving(name)], cell, steps, []) for name in ("plain", "ngram"))
-    assert [f.factor for f in compare(plain, arm, 64).of("confounder")] == ["concurrency reached"]
+    assert [f.factor for f in compare(plain, arm, 64).of("confounder")] == ["concurrency_reached"]
 
 
 def test_m03_prompts_that_failed_in_one_arm_are_compared_in_none():
@@ -310,5 +310,5 @@ def test_m03_prompts_that_failed_in_one_arm_are_compared_in_none():
     spec = [request(prompt_id=str(p), arm="ngram", error=None if p in c["spec_ok"] else "failed") for p in c["plain_ok"]]
     assert {int(key[2]) for key in common_prompts({"plain": plain, "ngram": spec})} == {1, 2}
     found = compare(side("plain", plain), side("ngram", spec), 1)
-    assert "error rate" in [f.factor for f in found.of("confounder")]
+    assert "error_rate" in [f.factor for f in found.of("confounder")]
     assert math.isclose(output_speedup({"plain": plain, "ngram": spec}, "ngram", "plain", 1).ratio, 1.0)

@@ -99,6 +99,8 @@ def _kind(name: str, a: Account, b: Account, one: Fact, two: Fact) -> tuple[Kind
         return _budget(a, b, one, two)
     if is_draft(name) and (class_of(name) == "treatment" or name.startswith("draft_options.")):
         return "treatment", "the drafter and its options"
+    if is_draft(name) and "implied" in origins and name in table():
+        return "implied", _rule(one, two)
     if origins == {"supposed"}:
         return "unknown", f"the release is not stated; in the one that was read: {one.where}"
     if "supposed" in origins and "stated" in origins:
@@ -125,8 +127,10 @@ def _rule(one: Fact, two: Fact) -> str:
 
 def _one_sided(name: str, a: Account, b: Account, one: Fact | None, two: Fact | None) -> Difference | None:
     fact, silent = (one, b) if one is not None else (two, a)
-    if fact is None or fact.value in (None, NONE) or (name, fact.value) in USUAL or name == "draft_depth":
+    if fact is None or fact.value in (None, NONE) or (name, fact.value) in USUAL:
         return None
+    if name == "draft_depth":  # serial drafters have one; what it costs is in the notes
+        return Difference(name, "treatment", one, two, "the drafter's passes", "-") if is_swapped(a, b) else None
     if is_draft(name) and (class_of(name) == "treatment" or name.startswith("draft_options.")) and is_swapped(a, b):
         return Difference(name, "treatment", one, two, "the drafter and its options", "-")
     if fact.origin == "found" and silent.source != "results":

@@ -99,7 +99,9 @@ def sglang(flags: Mapping[str, Given], nested: Mapping[str, Mapping[str, Any]], 
     if method in ("eagle", "eagle3", "mtp", "draft_model") and rule == "standard":
         sampled = flags.get("speculative-use-rejection-sampling")
         rule = "standard" if sampled and sampled.value else "target_only"
-    facts["verify_rule"] = Fact(rule, "stated", "--speculative-use-*")
+    is_default = not any(name.startswith("speculative-use-") for name in flags)
+    why = "EAGLE and MTP are verified against the target alone, unless --speculative-use-rejection-sampling is given"
+    facts["verify_rule"] = Fact(rule, "implied", why) if is_default else Fact(rule, "stated", "--speculative-use-*")
     if method == "ngram":
         facts["draft_memory"] = Fact("serving", "implied", "SGLang's n-gram corpus lasts across requests until it is flushed")
     return facts

@@ -18,10 +18,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from harness.compose import compose_run, load_dotted
+from harness.engines.method_support import admits
 from harness.rigs import list_rigs
 
 PARSERS = {
-    "vllm": ("vllm/engine/arg_utils.py", "vllm/entrypoints/common/cli_args.py", "vllm/entrypoints/openai/cli_args.py"),
+    # The front end's arguments moved between releases.
+    "vllm": (
+        "vllm/engine/arg_utils.py",
+        *(f"vllm/entrypoints/{part}/cli_args.py" for part in ("common", "launchers", "openai")),
+    ),
     "sglang": ("sglang/srt/arg_groups/fields/", "sglang/srt/server_args.py"),
 }
 SPECULATIVE = "vllm/config/speculative.py"
@@ -33,11 +38,12 @@ def main(wheels: list[str]) -> int:
         return 2
     faults = 0
     for wheel in wheels:
-        engine = "sglang" if Path(wheel).name.startswith("sglang") else "vllm"
+        name, version = Path(wheel).name.split("-")[:2]
+        engine = "sglang" if name == "sglang" else "vllm"
         with zipfile.ZipFile(wheel) as archive:
             known, fields = declared_flags(archive, engine), speculative_fields(archive) if engine == "vllm" else set()
         print(f"{Path(wheel).name}: {len(known)} flags declared")
-        for rig, words in commands(engine):
+        for rig, words in commands(engine, version):
             used = {word for word in words if word.startswith("--")}
             unknown = sorted(used - known)
             if engine == "vllm" and "--speculative-config" in words:
@@ -48,11 +54,11 @@ def main(wheels: list[str]) -> int:
     return 1 if faults else 0
 
 
-def commands(engine: str) -> Iterator[tuple[str, list[str]]]:
-    """Name and words of every arm of every shipped rig that this engine serves."""
+def commands(engine: str, version: str) -> Iterator[tuple[str, list[str]]]:
+    """Name and words of every arm of every shipped rig that this version of the engine serves."""
     for rig, _ in list_rigs():
         run = compose_run(rig).run
-        if f".{engine}." in run.engine.adapter:
+        if f".{engine}." in run.engine.adapter and admits(run.engine.version or "", version):
             for name, arm in run.arms.items():
                 plan = load_dotted(run.engine.adapter).plan(run, arm)
                 yield f"{rig} {name}", [*plan.base, *plan.speculation]

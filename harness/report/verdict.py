@@ -52,7 +52,7 @@ def _level(run: FinishedRun, speedups: list[Number], level: int) -> str:
     where = f"At concurrency {level}"
     if not known:
         return f"{where}, no arm can be compared with {run.plain}{_left_out(arms)}."
-    best, blocks = known[0], known[0].n or 0
+    best, blocks = known[0], int(known[0].n or 0)
     said = _best(run, best, known, level) if best.low is not None else _described(run, best)
     return f"{where}, {said}{_left_out(arms)} ({HOW_SURE[_grade(run, best)].format(blocks=blocks)})."
 

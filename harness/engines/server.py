@@ -19,15 +19,14 @@ launched: the server behind the URL is measured as it is, and nothing about its 
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import json
 import secrets
 import time
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
-from typing import Any
 
+from harness import probe
 from harness.config import Arm, Run
 from harness.engines.base import (
     ArmPlan,
@@ -44,13 +43,12 @@ from harness.engines.base import (
 from harness.engines.server_answer import Answer
 from harness.engines.server_checks import simulated_acceptance
 from harness.engines.server_dialect import Dialect, Found, target_folder
-from harness.engines.server_http import Client, Response
+from harness.engines.server_events import chunks_of, json_object, short
+from harness.engines.server_gpu import GpuMemory
+from harness.engines.server_http import Client
 from harness.engines.server_metrics import parse_metrics
-from harness.engines.server_process import ServerProcess, free_port, is_listened_on, owns_port, port_is_free
-from harness.engines.sse import EventParser
-
-READY_TIMEOUT_S = 1800.0
-POLL_S = 0.1
+from harness.engines.server_process import ServerProcess, free_port, port_is_free
+from harness.engines.server_ready import wait_until_ready
 
 
 class ServerEngine:
@@ -87,6 +85,7 @@ class ServerEngine:
         self._found = Found()
         self._port: int | None = None
         self._served = ""
+        self._gpu_memory = GpuMemory([])
 
     async def launch(self) -> Launched:
         try:
@@ -116,7 +115,7 @@ class ServerEngine:
         body = self.dialect.body(self._run, request, self._served)
         try:
             async with self._client.request("POST", self.dialect.generate, body) as response:
-                async for chunk in self._chunks(response, request):
+                async for chunk in chunks_of(response, self.dialect.reader(self._run, self._arm, request)):
                     for taken in answer.take(chunk):
                         yield taken
                     if answer.done:
@@ -156,7 +155,7 @@ class ServerEngine:
         method, path = self.dialect.flush
         status, text = await self._get(path, method, 60.0)
         if status != 200 or b'"success":false' in text.replace(b" ", b""):
-            raise EngineError(f"{self.dialect.name}: {method} {path} did not flush the prefix cache: {status} {_short(text)}")
+            raise EngineError(f"{self.dialect.name}: {method} {path} did not flush the prefix cache: {status} {short(text)}")
 
     async def stop(self) -> None:
         if self._process is None:
@@ -164,6 +163,8 @@ class ServerEngine:
         await self._process.stop()
         if self._port is not None and not await port_is_free(self._port):
             raise EngineError(f"{self.dialect.name}: port {self._port} is still listened on after the server was stopped")
+        if held := await self._gpu_memory.not_returned():
+            raise EngineError(f"{self.dialect.name}: after the server was stopped {', '.join(held)}")
 
     async def _attach(self, url: str) -> float:
         """A server that someone else runs. Its name and process prove nothing; whether it answers is all that is checked."""
@@ -188,40 +189,20 @@ class ServerEngine:
         base = dialect.command(self._run, dialect.model(self._run, build=True))
         self._argv = (*base, *dialect.endpoint(port, self._served), *dialect.speculation(self._run, self._arm))
         self._client = Client(f"http://127.0.0.1:{port}", self._headers())
+        self._gpu_memory = GpuMemory(probe.gpus() if self._run.machine.kind == "cuda" else [])
         self._process = ServerProcess(self._argv, self._env, self._log_path)
         started = time.monotonic()
         await self._process.start()
-        await self._wait_until_ready(self._process, port)
+        await wait_until_ready(self._process, port, dialect.name, lambda: self._answers(dialect.health))
         seconds, self._port = time.monotonic() - started, port  # ours from here on, and to be free after the end
         if self._served not in (names := await self._names()):
             told = f"{dialect.identity} names {names}, launched as {self._served}"
             raise EngineError(f"{dialect.name}: {told}: this is another server")
         return seconds
 
-    async def _wait_until_ready(self, process: ServerProcess, port: int) -> None:
-        deadline = time.monotonic() + READY_TIMEOUT_S
-        while True:
-            if not process.alive:
-                raise EngineError(f"{self.dialect.name} {process.ending()}")
-            if await self._answers(self.dialect.health) and self._is_ours(process, port):
-                return
-            if time.monotonic() > deadline:
-                raise EngineError(f"{self.dialect.name}: not ready after {READY_TIMEOUT_S:.0f} s{process.last_lines()}")
-            await asyncio.sleep(POLL_S)
-
-    def _is_ours(self, process: ServerProcess, port: int) -> bool:
-        """The port answers. False if our child has just died; raises EngineError if it lives but does not own the port."""
-        if owns_port(process.pids, port):
-            return True
-        if process.alive and is_listened_on(port):
-            raise EngineError(
-                f"{self.dialect.name}: port {port} is answered by a process that this launch did not start; stop it"
-            )
-        return False
-
     async def _names(self) -> list[str]:
         status, text = await self._get(self.dialect.identity)
-        return [str(model.get("id")) for model in _json(text).get("data", [])] if status == 200 else []
+        return [str(model.get("id")) for model in json_object(text).get("data", [])] if status == 200 else []
 
     async def _answers(self, path: str) -> bool:
         try:
@@ -239,23 +220,6 @@ class ServerEngine:
         metrics = await self._get(self.dialect.metrics) if self.dialect.metrics else (0, b"")
         families = parse_metrics(metrics[1].decode("utf-8", "replace")) if metrics[0] == 200 else {}
         return Found(info, families, self._process.log() if self._process else "", self._argv, self._env)
-
-    async def _chunks(self, response: Response, request: Request) -> AsyncIterator[Chunk]:
-        """Chunks of one answer. Raises EngineError for an HTTP error, an error event, or a body that is no event stream."""
-        if response.status != 200:
-            raise EngineError(f"HTTP {response.status}: {_short(await response.read())}")
-        parser, reader, events = EventParser(), self.dialect.reader(self._run, self._arm, request), 0
-        async for arrived_ns, data in response.body:
-            for text in parser.feed(data):
-                events += 1
-                if text == b"[DONE]":
-                    break
-                for chunk in reader.read(arrived_ns, _event(text)):
-                    yield chunk
-        if not events and parser.pending.strip():
-            raise EngineError(f"no event stream: {_short(parser.pending)}")
-        for chunk in reader.end():
-            yield chunk
 
     async def _get(self, path: str, method: str = "GET", timeout_s: float = 10.0) -> tuple[int, bytes]:
         try:
@@ -282,24 +246,3 @@ class ServerEngine:
     def _headers(self) -> dict[str, str]:
         """Headers of every request, for a server that wants a key."""
         return {}
-
-
-def _event(text: bytes) -> Mapping[str, Any]:
-    event = json.loads(text)
-    if not isinstance(event, dict):
-        raise EngineError(f"an event that is no object: {_short(text)}")
-    if error := event.get("error"):
-        raise EngineError(f"error event: {error.get('message', error) if isinstance(error, dict) else error}")
-    return event
-
-
-def _json(text: bytes) -> dict[str, Any]:
-    try:
-        value = json.loads(text)
-    except ValueError:
-        return {}
-    return value if isinstance(value, dict) else {}
-
-
-def _short(text: bytes) -> str:
-    return " ".join(text[:300].decode("utf-8", "replace").split())

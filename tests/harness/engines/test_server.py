@@ -20,9 +20,10 @@ import pytest
 
 from harness.compose import compose_run
 from harness.config import Run
-from harness.engines import server, server_process
+from harness.engines import server, server_process, server_ready
 from harness.engines.base import DeadEngineError, EngineError, Launched, Request
 from harness.engines.openai import OpenAIEngine
+from harness.engines.server_gpu import GpuMemory
 from harness.engines.server_metrics import parse_metrics, total
 from harness.engines.server_process import ServerProcess, free_port, is_listened_on, owns_port
 from harness.load import run_window
@@ -86,7 +87,7 @@ def test_a_child_that_dies_fails_the_launch_at_once_with_its_last_lines(tmp_path
 
 def test_a_slow_start_is_waited_for_and_an_endless_one_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with_engine(launching(start_s=0.7), tmp_path / "log", _nothing)
-    monkeypatch.setattr(server, "READY_TIMEOUT_S", 3.0)
+    monkeypatch.setattr(server_ready, "READY_TIMEOUT_S", 3.0)
     with pytest.raises(EngineError, match=r"not ready after 3 s; last log lines: loading weights"):
         with_engine(launching(fault="never_ready"), tmp_path / "log2", _nothing)
     assert _children_of_servers() == []
@@ -188,6 +189,29 @@ def test_a_command_that_is_not_there_is_told(tmp_path: Path) -> None:
     assert any("'no-such-server' is no program" in gap for gap in OpenAIEngine.plan(run, run.arms["plain"]).missing)
     with pytest.raises(EngineError, match="No such file or directory: 'no-such-server'"):
         with_engine(run, tmp_path / "log", _nothing)
+
+
+class Gpu:
+    """A GPU whose used memory follows a list; the last value stays."""
+
+    index = 0
+
+    def __init__(self, *used: int | None) -> None:
+        self._used = list(used)
+
+    def used_bytes(self) -> int | None:
+        return self._used.pop(0) if len(self._used) > 1 else self._used[0]
+
+
+def test_gpu_memory_that_is_not_given_back_is_told() -> None:
+    def held(*used: int | None, wait_s: float = 0.0) -> list[str]:
+        return asyncio.run(GpuMemory([Gpu(*used)]).not_returned(wait_s))
+
+    assert held(1 << 30, 1 << 30) == []
+    assert held(1 << 30, 1100 << 20) == []  # a desktop moves
+    assert held(1 << 30, 20 << 30) == ["gpu0 has 19456 MiB more in use than before"]
+    assert held(1 << 30, 20 << 30, 20 << 30, 1 << 30, wait_s=5.0) == []  # the driver took a moment
+    assert held(None) == []
 
 
 def test_metrics_are_summed_over_labels_and_absent_ones_are_null() -> None:

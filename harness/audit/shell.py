@@ -58,7 +58,7 @@ def _simple(text: str, assigned: Mapping[str, str]) -> Iterator[list[str]]:
     words: list[str] = []
     reader = _Reader(text, assigned)
     while (word := reader.word()) is not None:
-        if word and word in OPERATORS:
+        if reader.was_operator:
             if words:
                 yield words
             words = []
@@ -69,7 +69,7 @@ def _simple(text: str, assigned: Mapping[str, str]) -> Iterator[list[str]]:
 
 
 class _Reader:
-    """Words of one text from left to right. `was_quoted` and `was_expanded` tell of the word read last."""
+    """Words of one text from left to right. What `was_` tells is of the word read last."""
 
     def __init__(self, text: str, assigned: Mapping[str, str]) -> None:
         self.text = text
@@ -77,10 +77,11 @@ class _Reader:
         self.assigned = assigned
         self.was_quoted = False
         self.was_expanded = False
+        self.was_operator = False
 
     def word(self) -> str | None:
         """The next word, one operator character, or null at the end. Redirections and comments are skipped."""
-        self.was_quoted = self.was_expanded = False
+        self.was_quoted = self.was_expanded = self.was_operator = False
         while self.at < len(self.text):
             if self.text[self.at] in " \t":
                 self.at += 1
@@ -92,6 +93,7 @@ class _Reader:
                 self._redirection(redirection.group())
             elif self.text[self.at] in OPERATORS:
                 self.at += 1
+                self.was_operator = True
                 return self.text[self.at - 1]
             else:
                 return self._plain_word()

@@ -20,7 +20,8 @@ OTHER = Look(MUTED.light, MUTED.dark, ".", "")
 
 def speedups(claims: pd.DataFrame) -> Chart | None:
     """Published speedups over plain by method; null when there is none."""
-    rows = claims[claims.speedup_low.notna() & claims.over.isna() & (claims.speedup_low > 0) & claims.method.notna()]
+    rows = claims[claims.speedup_low.notna() & claims.over.isna() & (claims.speedup_low > 0)]
+    rows = rows[rows.method.notna() & (rows.method != "plain")]
     return _chart(rows, "speedup_low", "published-speedup", "Published speedups", "speedup over plain (ratio)")
 
 

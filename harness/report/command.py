@@ -34,8 +34,8 @@ def figure_file(folder: Path, file: Path) -> None:
 def show(folders: Sequence[Path], console: Console, form: str, file: Path | None = None, allow_confounded: bool = False) -> int:
     """One form of report for every folder; two folders in the printed form stand side by side. Returns the exit code.
 
-    `allow_confounded` prints speedups of confounded pairs, struck. `file` asks for the figure of a single run. Raises ValueError
-    when it is asked of several.
+    `allow_confounded` prints speedups of confounded pairs, struck. `file` asks for the figure of a single run. Raises
+    ValueError when it is asked of several.
     """
     if file is not None:
         if len(folders) != 1:

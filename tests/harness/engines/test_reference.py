@@ -175,7 +175,7 @@ def test_what_the_worker_resolved_is_what_the_rig_pinned(folder, tmp_path):
         assert {key: resolved[key] for key in pinned if key != "cuda_graphs"} == {
             key: value for key, value in pinned.items() if key != "cuda_graphs"
         }
-        assert resolved["cuda_graphs"] == 0
+        assert resolved["cuda_graphs"] == "off"
         assert resolved["drafter"] == "drafters.ngram.NgramDrafter"
         assert None not in resolved.values()
         memory = await engine.memory()

@@ -87,17 +87,16 @@ def compare_texts(arm: Rows, plain: Rows, twin: Rows, replays: Rows, greedy: boo
     replay rows of the run. Refused when decoding is sampled."""
     if not greedy:
         return Missing("not_greedy")
-    theirs = {
-        (int(row["block"]), place(row)): text for row in succeeded(plain) if not isinstance(text := text_ids(row), Missing)
-    }
+    named = {(int(row["block"]), place(row)): text_ids(row) for row in succeeded(plain)}
+    theirs = {where: text for where, text in named.items() if not isinstance(text, Missing)}
     deficits = {str(row["request_id"]): row["deficits"] for row in replays}
     compared, found = 0, []
     for row in succeeded(arm):
-        ours, text = text_ids(row), theirs.get((int(row["block"]), place(row)))
-        if text is None or isinstance(ours, Missing):
+        ours, other = text_ids(row), theirs.get((int(row["block"]), place(row)))
+        if other is None or isinstance(ours, Missing):
             continue
         compared += 1
-        position = first_difference(ours, text)
+        position = first_difference(ours, other)
         if position is not None:
             kind = _kind(position, len(ours), deficits.get(str(row["request_id"])), NEAR_TIE[dtype])
             found.append(Divergence(int(row["block"]), place(row), position, kind))

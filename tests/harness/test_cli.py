@@ -29,7 +29,9 @@ def benched(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[ComposedRun
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("harness.run.bench", bench)
-    monkeypatch.setattr("harness.report.print_report", lambda folder, console, allow_confounded=False: console.print(f"table of {folder.name}"))
+    monkeypatch.setattr(
+        "harness.report.print_report", lambda folder, console, allow_confounded=False: console.print(f"table of {folder.name}")
+    )
     monkeypatch.setattr("harness.report.html.write_html", lambda folder: folder / "report.html")
     monkeypatch.setattr(plan, "_arm_plans", lambda run: {})
     monkeypatch.setattr(plan, "missing_parts", lambda run: ())

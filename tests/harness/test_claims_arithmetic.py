@@ -4,7 +4,7 @@ import csv
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.claims import arithmetic as a
@@ -107,12 +107,14 @@ def test_every_speedup_of_the_card_follows_from_its_own_rates() -> None:
         assert a.speedup_mismatch(off, printed(row["tok_s"]), base) is not None
 
 
+@settings(deadline=None, max_examples=50)
 @given(st.floats(0.5, 5000), st.floats(0.5, 5000), st.integers(0, 3))
 def test_rounding_never_makes_a_true_ratio_a_mistake(rate: float, base: float, digits: int) -> None:
     told = printed(f"{rate / base:.{digits}f}")
     assert a.speedup_mismatch(told, printed(f"{rate:.1f}"), printed(f"{base:.1f}")) is None
 
 
+@settings(deadline=None, max_examples=50)
 @given(st.lists(st.integers(0, 16), min_size=1, max_size=40), st.integers(1, 16), st.integers(1, 4))
 def test_a_chain_never_looks_as_if_it_counted_its_anchor(accepted: list[int], budget: int, digits: int) -> None:
     taken = [min(n, budget) for n in accepted]
@@ -121,6 +123,7 @@ def test_a_chain_never_looks_as_if_it_counted_its_anchor(accepted: list[int], bu
     assert a.length_outside_budget(printed(f"{length:.{digits}f}"), budget) is None
 
 
+@settings(deadline=None, max_examples=50)
 @given(st.lists(st.floats(1, 8), min_size=1, max_size=8), st.randoms(use_true_random=False))
 def test_no_weighting_of_true_parts_is_a_mistake(parts: list[float], random: object) -> None:
     weights = [random.random() + 0.01 for _ in parts]  # type: ignore[attr-defined]

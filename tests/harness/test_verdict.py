@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from synthetic import simulate, write_run
 
@@ -137,6 +137,7 @@ def test_depths_of_context_are_parts_of_their_own(tmp_path: Path) -> None:
     assert weigh(deep, profile(classes={"code": 1}, context={"short": 0.5, 1500: 0.5}))[0].covered == pytest.approx(0.5)
 
 
+@settings(deadline=None, max_examples=50)
 @given(
     st.dictionaries(st.sampled_from([1, 8, 32]), st.floats(0.01, 10), min_size=1),
     st.dictionaries(st.sampled_from(["code", "chat", "prose"]), st.floats(0.01, 10), min_size=1),

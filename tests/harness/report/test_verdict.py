@@ -16,9 +16,9 @@ def said(folder):
 def test_the_fastest_arm_is_named_with_plain_and_the_runner_up(six_arms_folder):
     lines = said(six_arms_folder)
     assert len(lines) == 2
-    assert lines[0].startswith("At concurrency 1, dflash2 delivers ")
-    assert "(CONTROLLED)" in lines[0]
-    assert ", the next: " in lines[0]
+    assert lines[1].startswith("At concurrency 2, dflash2 delivers ")
+    assert "(CONTROLLED)" in lines[1]
+    assert ", the next: " in lines[1]
 
 
 def test_five_blocks_and_an_a_a_arm_are_a_claim(tmp_path):

@@ -145,7 +145,7 @@ def test_a_wrong_recipe_is_one_line_that_names_the_key():
         read_recipe("eagle", [])
     with pytest.raises(ValueError, match=r"recipe 'mtp': steps: .*greater than 0"):
         read_recipe("mtp", ["steps=0"])
-    with pytest.raises(ValueError, match="recipe 'mtp': .*stepz"):
+    with pytest.raises(ValueError, match=r"recipe 'mtp': .*stepz"):
         read_recipe("mtp", ["stepz=3"])
 
 

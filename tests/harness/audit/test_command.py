@@ -168,7 +168,7 @@ def test_llama_reads_flags_from_variables_and_the_command_line_wins():
         (f"{VLLM} --speculative-config {{method:mtp}}", "--speculative-config"),
         (f"{VLLM} --speculative-config '[1]'", "--speculative-config"),
         (f"{VLLM} --enforce-eager=1", "--enforce-eager"),
-        (f'{VLLM} --speculative-config \'{{"method"', "not JSON"),
+        (f"{VLLM} --speculative-config '{{\"method\"'", "not JSON"),
         ("vllm serve 'org/M", "is missing"),
         ('vllm serve "org/M', "never closed"),
         (f"{VLLM} --max-model-len 8q", "8q"),

@@ -84,8 +84,8 @@ def judge(config: DictConfig, rig: str, overrides: Sequence[str] = ()) -> Compos
 def composed_of(run: Run, rig: str, overrides: Sequence[str] = ()) -> ComposedRun:
     """A judged run with its YAML and hash.
 
-    What was published about a rig is saved with it and is not in the hash. Nor is a null: a field that a later version adds, null
-    where nobody sets it, leaves the experiment what it was.
+    What was published about a rig is saved with it and is not in the hash. Nor is a null: a field that a later version adds,
+    null where nobody sets it, leaves the experiment what it was.
     """
     plain = run.model_dump(mode="json", exclude=None if run.published else {"published"})
     experiment = run.model_dump(mode="json", exclude={"published"}, exclude_none=True)

@@ -97,7 +97,8 @@ def test_a_winning_arm_its_parts_its_break_even_and_what_the_sweep_predicts(tmp_
     assert got["step_total_ms"].value == pytest.approx(23.0)
     assert got["break_even_length"].value == pytest.approx(23 / 19)
     assert got["break_even_length"].budget == 4
-    assert got["predicted_step_speedup"].value == pytest.approx(got["step_speedup"].value, rel=0.01)  # pooled against mean over blocks
+    # Pooled against the mean over blocks.
+    assert got["predicted_step_speedup"].value == pytest.approx(got["step_speedup"].value, rel=0.01)
     assert got["step_speedup"].low < got["step_speedup"].value < got["step_speedup"].high
     plain = numbers_of(run, "plain")
     assert plain["step_total_ms"].value == pytest.approx(19.0)

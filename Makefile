@@ -19,7 +19,7 @@ STAMP := $(VENV)/.samerig-$(ENV_KEY)
 OVERRIDES = $(if $(PROTOCOL),protocol=$(PROTOCOL)) $(if $(CONCURRENCY),'concurrency=[$(CONCURRENCY)]')
 
 .DEFAULT_GOAL := help
-.PHONY: drafter-data engines test-engines help env bench sweep plan report test test-stats lint perf gpu-check notebooks clean
+.PHONY: drafters drafter-data engines test-engines help env bench sweep plan report test test-stats lint perf gpu-check notebooks clean
 
 help: ## list the targets and variables
 	@grep -hE '^[a-z-]+:.*## ' Makefile | awk -F ':.*## ' '{ printf "  make %-12s %s\n", $$1, $$2 }'
@@ -70,6 +70,11 @@ gpu-check: $(STAMP) ## the checks that need an NVIDIA GPU (under 8 minutes); say
 
 drafter-data: $(STAMP) ## answers of the embedded target to the training prompts (hours; resumable): ARGS="--worker 0/2"
 	@$(PY) -m drafters.train.data data/smollm2_135m.yaml $(ARGS)
+
+drafters: $(STAMP) ## train the shipped drafters again from the committed answers (hours; resumable), and evaluate them
+	@for recipe in eagle3 mtp dflash dflash2; do \
+		$(PY) -m drafters.train $$recipe out=training/$$recipe/out $(ARGS) || exit $$?; \
+	done
 
 notebooks: $(STAMP) ## execute notebooks/*.py into .ipynb: make notebooks ARGS=speedup, RESULTS=results/<run>
 	@$(PY) -m pip install --quiet --disable-pip-version-check -e '.[notebooks]'

@@ -12,13 +12,13 @@ if TYPE_CHECKING:
 _CARD = """# {name} drafter for {target}
 
 Trained by `python -m drafters.train {name}` from the recipe `drafters/train/recipes/{name}.yaml` of this repository.
-Embedding{head} are the target's and not stored. Weights: {weights:.2f} M in bfloat16, {bytes:.1f} MB.
+{shared} the target's and not stored. Weights: {weights:.2f} M in bfloat16, {bytes:.1f} MB.
 
 | | |
 |---|---|
 | data | {sequences} sequences of the target's own output, {tokens} answer tokens (`{data}`) |
 | updates | {steps} of {batch} sequences ({passes:.1f} passes), {minutes:.0f} min on {threads} CPU thread(s), seed {seed} |
-| final loss | {loss} |
+| final loss | {loss:.3f} nat, mean of the last {rows_of_loss} rows of the curve |
 
 Held-out acceptance length (tokens per verification, bonus included), greedy, budget {budget}, up to {limit} new tokens; 95 %
 intervals by resampling prompts. The prompts share no template, topic or module with the training prompts.
@@ -30,6 +30,8 @@ intervals by resampling prompts. The prompts share no template, topic or module 
 Share accepted by position, given the position before: {positions}.
 
 ![learning curve](curve.png)
+
+On the way the curve's acceptance is of {some} of these prompts and {short} new tokens; its last point is the table's.
 
 Evaluated again by `python -m drafters.train.evaluate {name}`.
 """
@@ -43,11 +45,11 @@ def write_card(training: Training, found: Acceptance) -> None:
     rows = "\n".join(
         f"| {name} | {i.value:.3f} | {i.low:.3f} | {i.high:.3f} | {i.prompts} | {i.steps} |" for name, i in intervals.items()
     )
-    curve = training.curve.read("curve.csv")
+    last = [float(row["loss"]) for row in training.curve.read("curve.csv")[-5:]]
     text = _CARD.format(
         name=recipe.name,
         target=training.target_name,
-        head="" if "d2t" in training.objective.export()[1] else " and head",
+        shared="The embedding is" if "d2t" in training.objective.export()[1] else "Embedding and head are",
         weights=sum(t.numel() for t in training.objective.export()[1].values() if t.is_floating_point()) / 1e6,
         bytes=(out / "model.safetensors").stat().st_size / 1e6,
         sequences=len(training.sequences.answers),
@@ -59,8 +61,11 @@ def write_card(training: Training, found: Acceptance) -> None:
         minutes=training.seconds / 60,
         threads=recipe.threads,
         seed=recipe.seed,
-        loss=curve[-1]["loss"] if curve else "not recorded",
+        loss=sum(last) / max(len(last), 1),
+        rows_of_loss=len(last),
         budget=found.budget,
+        some=recipe.held_out_prompts,
+        short=recipe.held_out_tokens,
         limit=2 * recipe.held_out_tokens,
         rows=rows,
         positions=", ".join(f"{rate:.3f}" for rate in found.positions()),

@@ -136,6 +136,6 @@ def extent(table: pd.DataFrame) -> tuple[float, float]:
 
 
 def sentence(parts: Sequence[str]) -> str:
-    """Parts of a text alternative, joined; the first ten, then how many more the data holds."""
-    more = f"; and {len(parts) - 10} more in the data" if len(parts) > 10 else ""
-    return "; ".join(parts[:10]) + more
+    """Parts of a text alternative, joined; the first thirty, then how many more the data holds."""
+    more = f"; and {len(parts) - 30} more in the data" if len(parts) > 30 else ""
+    return "; ".join(parts[:30]) + more

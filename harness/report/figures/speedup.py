@@ -58,8 +58,8 @@ def by_concurrency(source: Source) -> Chart | None:
 def _points(source: Source) -> pd.DataFrame:
     """Speedups of every arm but plain, with the control verdict apart from the claim; a confounded one has no value."""
     found = source.numbers[(source.numbers.metric == "speedup") & (source.numbers.arm != source.run.plain)].copy()
-    parts = found.note.str.partition(": ")
-    found["verdict"], found["claim"] = parts[0], parts[2]
+    found["verdict"] = found.note.str.split(": ").str[0]
+    found["claim"] = found.note.str.split(": ", n=1).str[1].fillna("")
     found.loc[found.verdict == "CONFOUNDED", ["value", "low", "high"]] = float("nan")
     return found.reset_index(drop=True)
 

@@ -19,13 +19,14 @@ from harness.report import print_report
 from harness.report.budgets import best_arms, matched_arms
 from harness.report.run import read_run
 from harness.workloads import load_set, prompt_count, select
+from tests.harness.rigs_cases import TWO_ARMS
 
 CANDIDATES = "budget_candidates=[1,3,5]"
 
 
 @pytest.fixture
 def composed() -> ComposedRun:
-    return compose_run("cpu_smollm2", ["best_budget=true", CANDIDATES, "concurrency=[1,8]"])
+    return compose_run("cpu_smollm2", [*TWO_ARMS, "best_budget=true", CANDIDATES, "concurrency=[1,8]"])
 
 
 def test_the_sweep_tries_every_candidate_once_beside_plain_and_looks_at_nothing_else(composed: ComposedRun):

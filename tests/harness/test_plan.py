@@ -15,6 +15,7 @@ from harness.engines.base import ArmPlan, Memory
 from harness.estimate import Pace, estimate_seconds, pace_of
 from harness.plan import memory_line, plan_run, print_plan, readable, require_nothing_missing
 from harness.store import Tables
+from tests.harness.rigs_cases import TWO_ARMS
 
 NOWHERE = Path("no-such-results")
 
@@ -38,7 +39,7 @@ def _plan(
     monkeypatch.setattr(plan, "load_dotted", lambda path: FakeEngine(missing or {}))
     monkeypatch.setattr(plan, "missing_parts", lambda run: ())
     monkeypatch.setattr(plan, "check_workload", lambda run: [])
-    return plan_run(compose_run("cpu_smollm2", overrides), NOWHERE)
+    return plan_run(compose_run("cpu_smollm2", [*TWO_ARMS, *overrides]), NOWHERE)
 
 
 def _text(made: plan.Plan) -> str:
@@ -104,7 +105,7 @@ def test_the_time_is_unknown_without_an_earlier_run(monkeypatch: pytest.MonkeyPa
 
 def test_the_time_is_the_pace_of_an_earlier_run_times_what_is_asked() -> None:
     overrides = ["protocol.blocks=2", "protocol.prompts_per_set=3", "workload=smoke", "protocol.max_tokens_cap=10"]
-    run = compose_run("cpu_smollm2", overrides).run
+    run = compose_run("cpu_smollm2", [*TWO_ARMS, *overrides]).run
     # 4 servings of 5 s, and 2 blocks x 2 arms x 3 sets x 3 prompts x 10 tokens at 0.1 s
     assert estimate_seconds(run, Pace("earlier", {1: 0.1}, 5.0)) == pytest.approx(4 * 5 + 360 * 0.1)
     assert estimate_seconds(run, Pace("earlier", {8: 0.1}, 5.0)) is None

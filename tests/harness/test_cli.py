@@ -29,13 +29,18 @@ def benched(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[ComposedRun
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("harness.run.bench", bench)
-    monkeypatch.setattr(
-        "harness.report.print_report", lambda folder, console, allow_confounded=False: console.print(f"table of {folder.name}")
-    )
+    for module in ("harness.report.command", "harness.report"):  # the first has taken its own name of it when it is imported
+        monkeypatch.setattr(f"{module}.print_report", lambda folder, console, *_: console.print(f"table of {folder.name}"))
+    monkeypatch.setattr("harness.report.command.print_comparison", _compared)
     monkeypatch.setattr("harness.report.html.write_html", lambda folder: folder / "report.html")
     monkeypatch.setattr(plan, "_arm_plans", lambda run: {})
     monkeypatch.setattr(plan, "missing_parts", lambda run: ())
     return asked
+
+
+def _compared(one: Path, other: Path, console: Console) -> int:
+    console.print(f"{one.name} beside {other.name}")
+    return 0
 
 
 @pytest.mark.parametrize("command", [[], ["bench"], ["plan"], ["doctor"], ["rigs"], ["report"]])
@@ -74,7 +79,7 @@ def test_rigs_are_listed_one_line_each(capsys: pytest.CaptureFixture[str]) -> No
 @pytest.mark.parametrize(
     ("argv", "told"),
     [
-        (["bench", "cpu_smolm2"], "error: rig 'cpu_smolm2': not in rigs/; did you mean 'cpu_smollm2'?"),
+        (["bench", "cpu_smolm2"], "error: rig 'cpu_smolm2': not in rigs/; did you mean 'cpu_smollm2'"),
         (["plan", "cpu_smollm2", "draft_budget=-1"], "error: draft_budget: "),
         (["bench", "cpu_smollm2", "draft_budget=1,3"], "error: draft_budget: 'draft_budget=1,3' is a sweep; add -m"),
         (["bench", "cpu_smollm2", "-m", "draft_budget=1,-3"], "error: job draft_budget=-3: draft_budget: "),
@@ -110,7 +115,7 @@ def test_bench_measures_prints_the_table_and_says_where_the_files_are(
 ) -> None:
     assert cli.main(["bench", "cpu_smollm2", "draft_budget=3", "--fresh", "protocol=smoke", "--results", "here"]) == 0
     assert [(one.run.draft_budget, one.run.protocol.name) for one in benched] == [(3, "smoke")]
-    assert capsys.readouterr().out == "table of run-1\nfiles: here/run-1\n"
+    assert capsys.readouterr().out == "table of run-1\nfiles: here/run-1, page: here/run-1/report.html\n"
 
 
 def test_an_interrupted_bench_says_that_it_resumes(
@@ -194,9 +199,12 @@ def test_report_takes_a_name_a_path_or_the_newest_run(
         (tmp_path / "results" / name).mkdir(parents=True)
         (tmp_path / "results" / name / "run.json").write_text("{}")
     os.utime(tmp_path / "results" / "old" / "run.json", (2**31, 2**31))
-    assert cli.main(["report", "new", "results/old"]) == 0
+    assert cli.main(["report", "new"]) == 0
     assert cli.main(["report"]) == 0
-    assert capsys.readouterr().out == "table of new\ntable of old\ntable of old\n"
+    assert cli.main(["report", "new", "results/old"]) == 0
+    assert cli.main(["report", "new", "new", "old"]) == 0
+    tables = ["table of new", "table of old", "new beside old", "table of new", "table of new", "table of old"]
+    assert capsys.readouterr().out.splitlines() == tables
     assert cli.main(["report", "nwe"]) == 2
     assert "did you mean 'new'?" in capsys.readouterr().err
 

@@ -17,6 +17,7 @@ from harness.doctor import Check, checks, print_checks
 from harness.doctor_checkpoints import cached_commit, checkpoint_checks
 from harness.engines.base import ArmPlan, Memory
 from harness.plan import Plan
+from tests.harness.rigs_cases import TWO_ARMS
 
 COMMIT = "1d4bf0f2ff6012fd82039f2fa52739d0dd7c60c0"
 GIB = 1 << 30
@@ -126,7 +127,7 @@ def test_a_fault_makes_the_exit_code_one(h200: ComposedRun) -> None:
 
 
 def test_the_cpu_rig_needs_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = checks(_plan(compose_run("cpu_smollm2")), H200(driver=False))
+    found = checks(_plan(compose_run("cpu_smollm2", TWO_ARMS)), H200(driver=False))
     assert [check.name for check in found] == ["machine", "engine", "memory, plain", "port"]
     assert _found(found, "machine").state == "ok"
 
@@ -168,7 +169,7 @@ def test_checkpoints_are_cached_reachable_or_a_fault(tmp_path: Path, monkeypatch
 
 def test_a_drafter_that_is_nowhere_is_a_fault_and_one_on_disk_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    run = compose_run("cpu_smollm2", ["+arm@arms.eagle3=eagle3", "arms.eagle3.checkpoint.location=here"]).run
-    assert [(name, state) for name, state, *_ in checkpoint_checks(run)] == [("checkpoint, eagle3", "fault")]
+    run = compose_run("cpu_smollm2", [*TWO_ARMS, "+arm@arms.second=eagle3", "arms.second.checkpoint.location=here"]).run
+    assert [(name, state) for name, state, *_ in checkpoint_checks(run)] == [("checkpoint, second", "fault")]
     (tmp_path / "here").mkdir()
-    assert [(name, state) for name, state, *_ in checkpoint_checks(run)] == [("checkpoint, eagle3", "ok")]
+    assert [(name, state) for name, state, *_ in checkpoint_checks(run)] == [("checkpoint, second", "ok")]

@@ -104,11 +104,15 @@ def figure(chart: Chart) -> Figure:
     return whole
 
 
+_LEGEND_INCHES = 0.95  # what the name of an arm takes with its mark
+
+
 def _legend(whole: Figure, chart: Chart) -> None:
-    """The arms above all panels; a page has its own."""
+    """The arms above all panels, in as many rows as the width asks for; a page has its own."""
     if chart.arms:
         handles = [Line2D([], [], color=look.light, marker=look.marker, label=arm) for arm, look in chart.arms.items()]
-        whole.legend(handles=handles, loc="outside upper left", ncols=len(handles), frameon=False)
+        columns = min(len(handles), max(1, int(whole.get_figwidth() / _LEGEND_INCHES)))
+        whole.legend(handles=handles, loc="outside upper left", ncols=columns, frameon=False)
 
 
 def draw_panel(axes: Axes, panel: Panel) -> None:

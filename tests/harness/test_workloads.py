@@ -22,6 +22,8 @@ def protocol(**changes: object) -> Protocol:
         "prompts_per_set": 4,
         "waves": 2,
         "warmup_prompts": 3,
+        "warmup_batches": 4,
+        "settled_within": 0.05,
         "load": "closed",
         "request_timeout_s": 60,
         "sample_period_s": 1,

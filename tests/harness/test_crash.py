@@ -82,7 +82,7 @@ def test_a_run_killed_at_twenty_random_moments_resumes_to_the_same_table(tmp_pat
             assert process.exitcode in (0, 130, -signal.SIGKILL)
             done = process.exitcode == 0
             for cell in results.glob("*/cells/[!.]*"):
-                assert {path.name for path in cell.iterdir()} == {"requests.parquet", "steps.parquet", "samples.parquet"}
+                assert {path.stem for path in cell.iterdir()} == {"cells", "requests", "steps", "samples"}
         _check_finished(results, undisturbed)
 
 

@@ -217,7 +217,7 @@ def test_a_range_or_a_version_that_is_none_is_told() -> None:
 @pytest.mark.parametrize(
     ("rig", "overrides", "arm", "told"),
     [
-        ("cpu_smollm2_vllm", ["+arm@arms.dflash2=dflash2"], "dflash2", "only model runner V1, which cannot serve dflash2"),
+        ("cpu_smollm2_vllm", ["arm@arms.dflash2=dflash2"], "dflash2", "only model runner V1, which cannot serve dflash2"),
         ("h200_qwen27b_vllm", ["engine.env.VLLM_USE_V2_MODEL_RUNNER='0'"], "dspark", "needs model runner V2"),
         ("h200_qwen27b_vllm", ["engine.prefill_chunk=128"], "dflash2", "let only 16 requests run"),
         ("h200_qwen27b_vllm", ["engine.prefill_chunk=128"], "plain", "drop the graph of 256 tokens"),

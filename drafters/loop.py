@@ -84,6 +84,10 @@ class _Running:
     emitted: int = 0
 
     @property
+    def unread(self) -> int:
+        return len(self.job.prompt) - self.prefilled
+
+    @property
     def remaining(self) -> int:
         return self.job.max_tokens - self.emitted
 
@@ -138,9 +142,9 @@ class Loop:
         emissions: list[Emission] = []
         left = self.prefill_chunk
         while self._prefilling and left > 0:
-            before = self.totals.prefill_tokens
-            emissions += self._prefill(left)
-            left -= self.totals.prefill_tokens - before
+            rows = min(left, self._prefilling[0].unread)
+            emissions += self._prefill(rows)
+            left -= rows
         if self._decoding:
             emissions += self._decode()
         return emissions
@@ -154,12 +158,12 @@ class Loop:
             self._prefilling.append(_Running(job, slot, RequestRandom(job.params.seed)))
 
     def _prefill(self, rows: int) -> list[Emission]:
-        """The next `rows` tokens of the prompt that has waited longest, or what is left of it."""
+        """The next `rows` tokens of the prompt that has waited longest."""
         started = time.monotonic_ns()
         running = self._prefilling[0]
         prompt, done = running.job.prompt, running.prefilled
         chunk = prompt[done : done + rows]
-        last = done + len(chunk) == len(prompt)
+        last = rows == running.unread
         tokens = torch.tensor([chunk], device=self.target.device)
         with self._watch.phase("verify"):
             out = self.target.forward([running.slot], tokens, [len(chunk)], True, self._taps)

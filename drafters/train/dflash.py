@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from drafters.contract import Tap, Target
 from drafters.dflash_config import DFlashConfig
@@ -34,10 +34,10 @@ from drafters.drafter_checkpoint import DrafterWeights
 from drafters.train.block_batch import Blocks, blocks_of
 from drafters.train.block_init import start_local
 from drafters.train.block_pass import PackedPass
-from drafters.train.objective import Example, Teacher, channel_scales
+from drafters.train.objective import Example, Teacher, channel_scales, initialise
 from drafters.train.soft import CandidateHead, Candidates
 
-_STD = 0.02
+CODE_STD = 0.3  # of maps of the embedding: codes of tokens are then about one in size where embeddings are about 0.13
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,12 +118,8 @@ class DFlashObjective:
         return DFlashNetwork(DFlashConfig.read(published, target.num_layers))
 
     def initialise(self) -> None:
-        """Normal weights, half as large where they write into the residual stream; biases at nought and norms at one."""
-        for name, parameter in self.network.named_parameters():
-            if parameter.ndim > 1:
-                nn.init.normal_(parameter, std=_STD / 2 if name.endswith(("o_proj.weight", "down_proj.weight")) else _STD)
-            elif name.endswith("bias"):
-                nn.init.zeros_(parameter)
+        """The start of every learner, and attention that looks near the anchor where `local` asks for it."""
+        initialise(self.network)
         if self.options.local:
             start_local(self.network, self.teacher.embedding_VH, self.teacher.frequent_V)
 

@@ -26,10 +26,8 @@ from drafters.contract import Target
 from drafters.dflash2 import DFlash2Network, DynamicConv
 from drafters.dflash_config import DFlashConfig, family_size
 from drafters.train.block_batch import Blocks
-from drafters.train.dflash import DFlashObjective, Said, weighted_mean
+from drafters.train.dflash import CODE_STD, DFlashObjective, Said, weighted_mean
 from drafters.train.objective import Example, Teacher
-
-_CODE_STD = 0.3  # of P, which makes the codes of tokens about one in size where embeddings are about 0.13
 
 
 class DFlash2Objective(DFlashObjective):
@@ -66,7 +64,7 @@ class DFlash2Objective(DFlashObjective):
                 nn.init.zeros_(module.base_kernel)
                 nn.init.ones_(module.base_kernel[:, 0])
                 nn.init.zeros_(module.kernel_projection.weight)
-        nn.init.normal_(self.network.candidate_selector.predecessor_codebook, std=_CODE_STD)
+        nn.init.normal_(self.network.candidate_selector.predecessor_codebook, std=CODE_STD)
         nn.init.zeros_(self.network.candidate_selector.successor_codebook)
 
     def further(self, blocks: Blocks, states_ABH: Tensor, said: Said, progress: float) -> tuple[Tensor, dict[str, float]]:

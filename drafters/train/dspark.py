@@ -24,10 +24,8 @@ from drafters.contract import Target
 from drafters.dflash_config import DFlashConfig, family_size
 from drafters.dspark import DSparkNetwork
 from drafters.train.block_batch import Blocks
-from drafters.train.dflash import DFlashObjective, Said, weighted_mean
+from drafters.train.dflash import CODE_STD, DFlashObjective, Said, weighted_mean
 from drafters.train.objective import Example, Teacher
-
-_CODE_STD = 0.3  # of P, which makes the codes of tokens about one in size where embeddings are about 0.13
 
 
 class DSparkObjective(DFlashObjective):
@@ -58,7 +56,7 @@ class DSparkObjective(DFlashObjective):
 
     def initialise(self) -> None:
         super().initialise()
-        nn.init.normal_(self.network.markov_head.markov_w1.weight, std=_CODE_STD)
+        nn.init.normal_(self.network.markov_head.markov_w1.weight, std=CODE_STD)
         nn.init.zeros_(self.network.markov_head.markov_w2.weight)
 
     def spoken(self, blocks: Blocks, states_ABH: Tensor) -> Tensor:

@@ -18,7 +18,7 @@ from drafters.contract import Tap, Target
 from drafters.decoder_layer import LayerConfig
 from drafters.drafter_checkpoint import check_taps, size_of
 from drafters.eagle3 import Eagle3Config, Eagle3Network
-from drafters.train.objective import Example, Teacher, channel_scales
+from drafters.train.objective import Example, Teacher, channel_scales, initialise
 from drafters.train.serial import SerialObjective, Unrolling
 from drafters.train.soft import Candidates
 
@@ -106,10 +106,3 @@ def layer_config(config: Mapping[str, Any], width: int) -> LayerConfig:
         eps=float(config["rms_norm_eps"]),
         rope=config,
     )
-
-
-def initialise(network: nn.Module, std: float = 0.02) -> None:
-    """Normal weights; what writes into the residual stream starts smaller."""
-    for name, parameter in network.named_parameters():
-        if parameter.ndim > 1:
-            nn.init.normal_(parameter, std=std / 2 if name.endswith(("o_proj.weight", "down_proj.weight")) else std)

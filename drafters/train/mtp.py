@@ -16,8 +16,8 @@ from torch import Tensor
 from drafters.chain import ChainNetwork
 from drafters.contract import Tap, Target
 from drafters.mtp import MtpNetwork
-from drafters.train.eagle3 import initialise, layer_config
-from drafters.train.objective import Example, Teacher, channel_scales
+from drafters.train.eagle3 import layer_config
+from drafters.train.objective import Example, Teacher, channel_scales, initialise
 from drafters.train.serial import SerialObjective, Unrolling
 from drafters.train.soft import CandidateHead, Candidates
 

@@ -15,6 +15,8 @@ from torch import Tensor, nn
 
 from drafters.contract import Tap, Target
 
+_STD = 0.02  # of initial weights
+
 
 @dataclass(frozen=True, slots=True)
 class Example:
@@ -78,3 +80,12 @@ def channel_scales(examples: Sequence[Example]) -> Tensor:
     """Root mean square of every tapped channel, [M]. Without position 0, an attention sink 50 to 170 times as long."""
     rows = torch.cat([example.taps_NM[1:] for example in examples])
     return rows.pow(2).mean(0).sqrt().clamp_min(1e-6)
+
+
+def initialise(network: nn.Module) -> None:
+    """Normal weights, half as large where they write into the residual stream; biases at nought, norms as they are."""
+    for name, parameter in network.named_parameters():
+        if parameter.ndim > 1:
+            nn.init.normal_(parameter, std=_STD / 2 if name.endswith(("o_proj.weight", "down_proj.weight")) else _STD)
+        elif name.endswith("bias"):
+            nn.init.zeros_(parameter)

@@ -10,6 +10,7 @@ Shape legend: S tokens, N rows, M taps times H, H hidden, Q query heads, J key/v
 from __future__ import annotations
 
 import random
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -75,7 +76,7 @@ class Attention:
         return out_NQD
 
 
-class SerialObjective:
+class SerialObjective(ABC):
     """The loss that EAGLE-3 and MTP share. A subclass makes the network and names its taps."""
 
     network: nn.Module
@@ -86,16 +87,17 @@ class SerialObjective:
         frequencies, scaling = inverse_frequencies(layer.rope, layer.rotated)
         self.rotary = Rotary(frequencies, scaling, _POSITIONS, torch.float32)
 
+    @abstractmethod
     def chain(self) -> ChainNetwork:
         """The network by the names that drafting calls it."""
-        raise NotImplementedError
 
+    @abstractmethod
     def features(self, taps_NM: Tensor) -> Tensor:
         """The feature of every row of pass 1, [N, H]."""
-        raise NotImplementedError
 
+    @abstractmethod
     def candidates(self, tokens: Tensor, draw: random.Random) -> Candidates:
-        raise NotImplementedError
+        """The rows of the head that a batch with these tokens is scored by."""
 
     def learnable(self, tokens: Tensor) -> Tensor:
         """Which of these tokens the drafter can say at all."""

@@ -22,10 +22,9 @@ from torch import Tensor, nn
 from drafters.contract import Target
 from drafters.dflash_config import DFlashConfig, family_size
 from drafters.train.block_batch import Blocks
-from drafters.train.dflash import DFlashObjective, Stage
+from drafters.train.dflash import CODE_STD, DFlashObjective, Stage
 from drafters.xpress import PUBLISHED, XPressNetwork
 
-_CODE_STD = 0.3  # of P, which makes the codes of tokens about one in size where embeddings are about 0.13
 _OWNER = "refiner."
 
 
@@ -46,7 +45,7 @@ class XPressObjective(DFlashObjective):
         refiner = self.network.refiner
         for linear in (refiner.in_proj, refiner.gate, refiner.up, refiner.down):
             nn.init.normal_(linear.weight, std=linear.in_features**-0.5)
-        nn.init.normal_(refiner.w1, std=_CODE_STD)
+        nn.init.normal_(refiner.w1, std=CODE_STD)
         nn.init.zeros_(refiner.w2)
 
     def width(self, stage: Stage, draw: random.Random) -> int:

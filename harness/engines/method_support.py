@@ -90,10 +90,10 @@ def installed_version(interpreter: str, packages: Sequence[str]) -> str | None:
     Asked of the interpreter itself, from package metadata: nothing is imported. Remembered for the life of this process.
     """
     script = (
-        "import sys\nfrom importlib.metadata import version\n"
+        "import sys\nfrom importlib.metadata import PackageNotFoundError, version\n"
         "for name in sys.argv[1:]:\n"
         "    try: print(version(name)); break\n"
-        "    except Exception: pass\n"
+        "    except PackageNotFoundError: pass\n"
     )
     try:
         command = [interpreter, "-c", script, *packages]

@@ -1,24 +1,14 @@
-"""Replay: substitutions are listed as moved, what is not here is left out by name, numbers are compared with intervals."""
+"""Replay of a published rig: substitutions are listed as moved, and what is not here is left out by name."""
 
-import json
-from copy import deepcopy
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import yaml
-from synthetic import CONFIG, simulate, write_run
 
 from harness import cli, probe
 from harness import replay as replaying
-from harness.asked import Asked
 from harness.compose import ConfigError, compose_run
 from harness.plan import plan_run
-from harness.published import Published
 from harness.replay import plan_replay, resolve
-from harness.replay_claims import Compared, compare_claims, told
-from harness.replay_run import compare_runs, environment, hash_line, held, prompt_lines
-from harness.report.run import read_run
 
 CARD = "published/h200_qwen27b_card"
 ASKED = ["machine=auto", "target=smollm2", "engine=reference", "protocol=smoke"]
@@ -145,161 +135,6 @@ def test_a_rig_without_any_prompt_set_here_asks_for_a_workload() -> None:
     assert len(replay.composed.run.workload.sets) == 6
 
 
-PUBLISHED = Published.model_validate(
-    {
-        "tasks": {"HumanEval": "humaneval_full", "Chat": "chat", "MBPP": "mbpp"},
-        "metrics": {"tok_s": "output_tps"},
-        "claims": [
-            {
-                "row": "claims:1",
-                "arm": "ngram",
-                "task": "HumanEval",
-                "concurrency": 1,
-                "speedup": 2.5,
-                "acceptance_length": 3.0,
-            },
-            {"row": "claims:2", "arm": "ngram", "task": "HumanEval", "concurrency": 1, "speedup": 1.1},
-            {"row": "claims:3", "arm": "ngram", "task": "Chat", "concurrency": 2, "speedup": [2.0, 3.0]},
-            {"row": "claims:4", "arm": "plain", "task": "Chat", "concurrency": 1, "tok_s": 44.9},
-            {"row": "claims:5", "arm": "ngram", "task": "MBPP", "concurrency": 1, "speedup": 2.0},
-            {"row": "claims:6", "arm": "mtp", "task": "Chat", "concurrency": 1, "speedup": 2.0},
-            {"row": "claims:7", "arm": "ngram", "task": "Chat", "concurrency": 8, "speedup": 2.0},
-            {"row": "claims:8", "arm": "ngram", "task": "Chat", "speedup": 2.0},
-            {"row": "claims:9", "arm": "ngram", "task": "Chat", "concurrency": 1, "speedup": 1.45, "over": "mtp"},
-            {"row": "seed:1", "arm": "ngram", "task": "Chat", "concurrency": 1, "speedup": 6.5, "bound": "up to"},
-            {"row": "seed:2", "arm": "ngram", "task": "decode", "concurrency": 1, "speedup": 2.0},
-        ],
-    }
-)
-
-
-@pytest.fixture(scope="module")
-def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_run(tmp_path_factory.mktemp("results") / "stored", simulate())
-
-
-@pytest.fixture(scope="module")
-def compared(stored: Path) -> list[Compared]:
-    return compare_claims(PUBLISHED, stored)
-
-
-def test_a_claim_is_inside_or_outside_the_measured_interval(compared: list[Compared]) -> None:
-    by_row = {(c.claim.row, c.measure): c for c in compared}
-    assert by_row["claims:1", "speedup"].inside is True
-    assert by_row["claims:1", "acceptance_length"].inside is True
-    assert by_row["claims:2", "speedup"].inside is False
-    assert by_row["claims:3", "speedup"].inside is True
-    rate = by_row["claims:4", "tok_s"]
-    assert rate.low < rate.value < rate.high
-    assert rate.value == pytest.approx(44.9, rel=0.1)
-
-
-def test_a_claim_that_was_not_measured_says_why(compared: list[Compared]) -> None:
-    notes = {c.claim.row: c.note for c in compared if c.value is None}
-    assert notes == {
-        "claims:5": "prompts not measured",
-        "claims:6": "arm not measured",
-        "claims:7": "not measured at this concurrency",
-        "claims:8": "concurrency not stated",
-        "claims:9": "over mtp, not over plain; compare the two arms' tok/s",
-        "seed:1": "a limit, not an expectation",
-        "seed:2": "no prompt set stands for this task",
-    }
-    lines = list(told(compared))
-    assert lines[0] == "4 of 5 published numbers lie inside the measured intervals"
-    assert len(lines) == 8
-
-
-def test_one_block_gives_no_interval_and_no_answer(tmp_path: Path) -> None:
-    folder = write_run(tmp_path / "one", simulate(1, ("plain", "ngram")))
-    found = compare_claims(PUBLISHED, folder)[0]
-    assert (found.inside, found.note) == (None, "no interval")
-    assert found.value > 1
-
-
-def test_the_same_rig_measured_again_repeats_and_a_faster_one_does_not(stored: Path, tmp_path: Path) -> None:
-    again = read_run(write_run(tmp_path / "again", simulate(seed=1)))
-    count = held(compare_runs(read_run(stored), again))
-    assert count["held"] >= 20
-    assert count["did not"] <= 0.1 * count["held"]
-    rows = simulate(seed=1)
-    for row in rows["requests"]:
-        if row["arm"] == "ngram":
-            row["ended_ns"] = row["sent_ns"] + (row["ended_ns"] - row["sent_ns"]) // 2
-            row["chunk_ns"] = [row["sent_ns"] + (t - row["sent_ns"]) // 2 for t in row["chunk_ns"]]
-    faster = compare_runs(read_run(stored), read_run(write_run(tmp_path / "faster", rows)))
-    speedups = [
-        one for one in faster if one.stored.metric == "speedup" and one.stored.arm == "ngram" and one.stored.concurrency == 1
-    ]
-    assert speedups
-    assert all(one.held is False for one in speedups)
-
-
-def test_a_cell_that_was_not_measured_again_is_not_judged(stored: Path, tmp_path: Path) -> None:
-    part = deepcopy(simulate())
-    part["requests"] = [row for row in part["requests"] if row["concurrency"] == 1]
-    found = compare_runs(read_run(stored), read_run(write_run(tmp_path / "part", part)))
-    assert {one.held for one in found if one.stored.concurrency == 2} == {None}
-
-
-def test_differences_of_environment_are_listed_and_what_always_changes_is_not(stored: Path, tmp_path: Path) -> None:
-    rows = simulate()
-    for row in rows["servings"]:
-        row["host"] = {**row["host"], "cpu_model": '"Other CPU"', "load_1m": "9"}
-        row["versions"] = {**row["versions"], "torch": "2.14.0"}
-    before = read_run(stored)
-    after = read_run(write_run(tmp_path / "other", rows))
-    before, after = (
-        replace(run, facts={**run.facts, "code_hash": code}) for run, code in ((before, "a" * 64), (after, "b" * 64))
-    )
-    found = {one.what: (one.stored, one.here) for one in environment(before, after)}
-    assert found == {
-        "host cpu_model": ('"Test CPU"', '"Other CPU"'),
-        "versions torch": ("2.13.0", "2.14.0"),
-        "code": ("a" * 12, "b" * 12),
-    }
-    assert environment(before, before) == []
-
-
-class Prompts:
-    """Prompts of the synthetic run; `changed` has another hash."""
-
-    stop_ids = ()
-
-    def __init__(self, changed: str = "") -> None:
-        self.changed = changed
-
-    def measured(self, prompt_set, concurrency):
-        return [Asked(f"p{i}", "code", (1,), "other" if f"p{i}" == self.changed else f"hash of p{i}") for i in range(6)]
-
-    def warmup(self, prompt_set, count):
-        return []
-
-
-def test_prompts_are_compared_by_hash(stored: Path) -> None:
-    run = read_run(stored)
-    composed = compose_run("cpu_smollm2")
-    sets = [one for one in composed.run.workload.sets if one.set in ("humaneval", "chat")]
-    composed = replace(
-        composed, run=composed.run.model_copy(update={"workload": composed.run.workload.model_copy(update={"sets": sets})})
-    )
-    assert list(prompt_lines(run, composed, Prompts())) == ["prompts: 24 have the same hash"]
-    lines = list(prompt_lines(run, composed, Prompts("p2")))
-    assert lines[0] == "prompts: 20 have the same hash, 4 cells differ"
-    assert "prompts of humaneval at concurrency 1: 1 differ, first p2" in lines
-
-
-def test_a_configuration_that_was_changed_after_the_run_is_told(tmp_path: Path) -> None:
-    composed = compose_run("cpu_smollm2")
-    (tmp_path / "config.yaml").write_text(composed.yaml)
-    (tmp_path / "run.json").write_text(json.dumps({"config_hash": composed.config_hash}))
-    again = compose_run(str(tmp_path / "config.yaml"))
-    assert hash_line(tmp_path, again).endswith(": the same hash")
-    changed = yaml.safe_load(composed.yaml) | {"draft_budget": 5}
-    (tmp_path / "config.yaml").write_text(yaml.safe_dump(changed))
-    assert "was changed since" in hash_line(tmp_path, compose_run(str(tmp_path / "config.yaml")))
-
-
 def test_the_command_says_what_moves_without_running(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert cli.main(["replay", CARD, "--plan", "--results", str(tmp_path), "--substitute", *ASKED]) == 0
     out = capsys.readouterr().out
@@ -322,35 +157,3 @@ def test_the_command_says_what_moves_without_running(capsys: pytest.CaptureFixtu
 def test_as_it_stands_a_rig_that_lacks_something_is_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert cli.main(["replay", CARD, "--results", str(tmp_path)]) == 2
     assert "error: missing: " in capsys.readouterr().err
-
-
-def test_a_run_takes_no_substitutions(capsys: pytest.CaptureFixture[str], stored: Path) -> None:
-    assert cli.main(["replay", str(stored), "--substitute", "machine=auto"]) == 2
-    assert "takes no substitutions" in capsys.readouterr().err
-
-
-def test_two_measured_runs_are_compared_without_measuring(
-    capsys: pytest.CaptureFixture[str], stored: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", "120")
-    part = simulate(seed=1)
-    part["requests"] = [row for row in part["requests"] if row["concurrency"] == 1]
-    other = write_run(tmp_path / "other", part)
-    (other / "run.json").write_text(json.dumps({**json.loads((other / "run.json").read_text()), "config_hash": "f" * 64}))
-    assert cli.main(["replay", str(stored), "--measured", str(other)]) == 0
-    out = capsys.readouterr().out
-    assert "configurations differ: " in out
-    assert "environment: no difference" in out
-    assert "not measured" in out
-    assert " repeated, " in out.splitlines()[-1]
-
-
-def test_a_measured_run_is_compared_without_measuring(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", "120")
-    folder = write_run(tmp_path / "mine", simulate(), CONFIG)
-    assert cli.main(["replay", CARD, "--measured", str(folder), "--results", str(tmp_path)]) == 0
-    out = capsys.readouterr().out
-    assert "published numbers lie inside the measured intervals" in out
-    assert "plain" in out

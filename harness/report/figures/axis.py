@@ -17,6 +17,7 @@ MOST_TICKS = 6
 def ratio_axis(axis: Axis, low: float, high: float) -> None:
     """A logarithmic scale from `low` to `high`, 1 included, with a few round ticks; a halving is as long as a doubling."""
     low, high = min(low, 0.92) * 0.97, max(high, 1.08) * 1.03
+    # The stubs of matplotlib do not tell that an axis has a name, and the axes that it belongs to.
     axis.axes.set(**{f"{axis.axis_name}scale": "log", f"{axis.axis_name}lim": (low, high)})  # type: ignore[attr-defined]
     axis.set_major_locator(FixedLocator(_ticks(low, high)))
     axis.set_minor_locator(NullLocator())

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -122,10 +123,10 @@ def draw_panel(axes: Axes, panel: Panel) -> None:
         axes.set_title(panel.title)
 
 
-def mark(*artists: object) -> None:
+def mark(*artists: Artist) -> None:
     """Say of artists that they show data."""
     for artist in artists:
-        artist.set_gid(MARK)  # type: ignore[attr-defined]  # every matplotlib artist has it
+        artist.set_gid(MARK)
 
 
 def lines_of(table: pd.DataFrame) -> list[Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -44,10 +45,9 @@ def _lines(source: Source) -> list[dict[str, object]]:
     for cell in cells(source.run):
         if cell.label != "all" and len(wholes[cell.concurrency]) > 1:
             continue
-        budget = cell.budget
         times: tuple[tuple[str, Callable[[Row], Maybe]], ...] = (
             ("TTFT", m.ttft_ms),
-            ("TPOT", lambda row, budget=budget: m.tpot_ms(row, budget)),  # type: ignore[misc]
+            ("TPOT", partial(m.tpot_ms, budget=cell.budget)),
         )
         for kind, time in times:
             keys = {"concurrency": cell.concurrency, "arm": cell.arm, "time": kind}

@@ -54,7 +54,7 @@ def _kind(found: Decomposition) -> Kind:
 def _outcome(found: Decomposition) -> str:
     measured = found.measured
     if measured.low is not None and measured.high is not None and measured.low <= 1 <= measured.high:
-        return f"decodes about as fast as plain ({measured.ratio:.2f}x [{measured.low:.2f}, {measured.high:.2f}])"
+        return f"is not told apart from plain in decoding ({measured.ratio:.2f}x [{measured.low:.2f}, {measured.high:.2f}])"
     word = "faster" if measured.ratio > 1 else "slower"
     interval = "" if measured.low is None else f" [{measured.low:.2f}, {measured.high:.2f}]"
     return f"decodes {word} than plain ({measured.ratio:.2f}x{interval}{', one block' if measured.low is None else ''})"

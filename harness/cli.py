@@ -23,7 +23,7 @@ TRACEBACK = "SAMERIG_TRACEBACK"
 
 BENCH_EXAMPLES = """examples:
   samerig bench cpu_smollm2                             the whole comparison, about ten minutes on two cores
-  samerig bench cpu_smollm2 protocol=smoke              does it run? under two minutes
+  samerig bench cpu_smollm2 protocol=smoke              does it run? minutes, not an hour
   samerig bench cpu_smollm2 concurrency=1,8,32          three levels, measured inside each serving
   samerig bench cpu_smollm2 -m draft_budget=1,3,7       three jobs; each measures plain again
   samerig bench cpu_smollm2 best_budget=true            a second table: each drafter at its own best draft budget

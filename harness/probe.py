@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import time
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -17,6 +18,7 @@ from harness.nvml import Gpu, driver_version, find_gpus
 
 PACKAGES = ("samerig", "torch", "transformers", "vllm", "sglang", "numpy", "pyarrow")
 GOVERNOR = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
+WORK = ("user", "nice", "system", "irq", "softirq")  # waiting for a disk is idle, stolen time is nobody's work here
 
 
 def gpus(nvml: Any = pynvml) -> list[Gpu]:
@@ -37,7 +39,7 @@ def facts(devices: Sequence[Gpu] = ()) -> dict[str, Scalar]:
         "swap_used_bytes": swap.used,
         "governor": _first_line(GOVERNOR),
         "load_1m": os.getloadavg()[0],
-        "load_busy_cores": _busy_cores(),
+        **foreign_load(),
         "kernel": platform.release(),
         "os": platform.system(),
         "boot_time_s": int(psutil.boot_time()),
@@ -60,9 +62,29 @@ def versions(devices: Sequence[Gpu] = ()) -> dict[str, str]:
     return found
 
 
-def _busy_cores() -> float:
-    """Cores that were not idle over a fifth of a second: with nothing launched, other people's work and stolen time."""
-    return round((100 - psutil.cpu_times_percent(interval=0.2).idle) / 100 * (psutil.cpu_count() or 1), 2)
+def foreign_load(seconds: float = 0.2) -> dict[str, float | None]:
+    """`load_busy_cores`: cores at work for others than this process. `load_stolen_cores`: cores that a hypervisor withheld.
+
+    Measured while this thread sleeps. psutil's own percentages would not do: they take less than one CPU second in all for a
+    whole one, so that two idle cores looked 60 % busy over a fifth of a second.
+    """
+    before, own, started = psutil.cpu_times(), time.process_time(), time.monotonic()
+    time.sleep(seconds)
+    return cores(before, psutil.cpu_times(), time.process_time() - own, time.monotonic() - started)
+
+
+def cores(before: Any, after: Any, own_s: float, seconds: float) -> dict[str, float | None]:
+    """The two facts of `foreign_load` from two readings of the machine's CPU seconds; null where a system does not tell.
+
+    The machine counts in ticks (1/100 s on Linux), so a short period may come out a few hundredths wrong, and never below 0.
+    """
+    spent = {name: getattr(after, name) - getattr(before, name) for name in (*WORK, "steal") if hasattr(after, name)}
+    busy = sum(spent[name] for name in WORK if name in spent) - own_s
+    stolen = max(0.0, spent["steal"]) / seconds if "steal" in spent else None
+    return {
+        "load_busy_cores": round(max(0.0, busy) / seconds, 2),
+        "load_stolen_cores": None if stolen is None else round(stolen, 2),
+    }
 
 
 def _cpu_model() -> str | None:

@@ -11,7 +11,7 @@ from harness.after import Looked, after_cells
 from harness.asked import Prompts
 from harness.clock import now_ns, utc_now
 from harness.config import Run
-from harness.engines.base import Counters, Engine, EngineError
+from harness.engines.base import Counters, Engine, EngineError, Scalar
 from harness.facts import json_map, launch_facts, memory_facts, percentile_ms, since
 from harness.grading import Grader
 from harness.liveness import liveness_problems
@@ -84,7 +84,7 @@ class _Measuring:
         }
         self._windows = Windows(session.run, planned.arm, engine, session.prompts, self._keys, planned.block, self._is_alive)
         self._facts: dict[str, Any] = {}
-        self._busy_cores: float | None = None
+        self._host: dict[str, Scalar] = {}
         self._pids: tuple[int, ...] = ()
         self._at_ready: Counters | None = None
         self._counters: dict[str, int] = {}
@@ -96,16 +96,15 @@ class _Measuring:
         """Start the engine and write the serving's first row."""
         session = self._session
         self._tell("launching")
-        host = probe.facts(session.gpus)
-        self._busy_cores = float(host["load_busy_cores"] or 0.0)
-        for flag in serving_flags(None, self._busy_cores, session.run.machine.max_load):
+        self._host = probe.facts(session.gpus)
+        for flag in serving_flags(None, self._host, session.run.machine.max_load):
             session.progress.warn(flag)
         launched_ns, launched_at = now_ns(), utc_now()
         launched = await self._engine.launch()
         self._pids = launched.pids
         session.pids[:] = launched.pids
         self._monitor.start(launched.pids)
-        self._facts = launch_facts(launched, host, probe.versions(session.gpus))
+        self._facts = launch_facts(launched, self._host, probe.versions(session.gpus))
         self._facts |= {"launched_ns": launched_ns, "launched_at": launched_at}
         asked = {"stop_ids": ",".join(map(str, session.prompts.stop_ids)), "stop": self._run.workload.stop}
         asked |= {f"sampler.{name}": value for name, value in self._run.sampler.model_dump().items()}
@@ -201,7 +200,7 @@ class _Measuring:
             "foreign_processes": self._monitor.foreign_processes,
             "client_lag_p50_ms": p50,
             "client_lag_p99_ms": p99,
-            "flags": [*self.flags, *serving_flags(p99, self._busy_cores, run.machine.max_load)],
+            "flags": [*self.flags, *serving_flags(p99, self._host, run.machine.max_load)],
         }
         session.store.write_serving(row)
 

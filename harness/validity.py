@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from harness.control.requests import LAG_LIMIT_MS, counters_disagree
 from harness.metrics import (
@@ -102,15 +103,17 @@ def log_problems(text: str) -> list[str]:
     return [f"log: compiled or captured inside the window ({len(lines)} lines): {lines[0][:120]}"] if lines else []
 
 
-def serving_flags(lag_p99_ms: float | None, busy_cores: float | None, max_load: float | None) -> list[str]:
-    """What to tell beside the numbers of a serving. `busy_cores` were busy with other work just before its launch."""
+def serving_flags(lag_p99_ms: float | None, host: Mapping[str, Any], max_load: float | None) -> list[str]:
+    """What to tell beside the numbers of a serving. `host` holds the facts read just before its launch (`harness.probe`)."""
     flags = []
+    busy, stolen = (host.get(f"load_{what}_cores", 0.0) for what in ("busy", "stolen"))
     if lag_p99_ms is not None and lag_p99_ms > LAG_LIMIT_MS:
         flags.append(f"client: event-loop lag p99 is {lag_p99_ms:.2f} ms; the client may limit the rate")
-    if busy_cores is not None and max_load is not None and busy_cores > max_load:
-        flags.append(
-            f"load: {busy_cores:.2f} cores were busy with other work before the launch, machine.max_load is {max_load:g}"
-        )
+    if max_load is not None and busy > max_load:
+        flags.append(f"load: {busy:.2f} cores were busy with other work before the launch, machine.max_load is {max_load:g}")
+    if max_load is not None and stolen > max_load:
+        neighbours = "neighbours of this virtual machine took"
+        flags.append(f"load: {neighbours} {stolen:.2f} cores before the launch, machine.max_load is {max_load:g}")
     return flags
 
 

@@ -5,8 +5,12 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import threading
+import time
+from collections import namedtuple
 from pathlib import Path
 
+import psutil
 import pytest
 from fake_nvml import FakeNvml
 
@@ -20,6 +24,45 @@ def test_host_facts_are_json_scalars_and_none_is_null() -> None:
     assert facts["memory_bytes"] > 2**28
     assert all(value is not None for value in facts.values())
     assert json.loads(json.dumps(facts)) == facts
+
+
+Linux = namedtuple("Linux", "user nice system idle iowait irq softirq steal")
+Mac = namedtuple("Mac", "user nice system idle")
+
+
+@pytest.mark.parametrize("seconds", [0.2, 0.5, 5.0])
+def test_an_idle_machine_is_idle_however_short_the_look(seconds: float) -> None:
+    """A fifth of a second of two cores is less than one CPU second, which psutil's percentages take for a whole one."""
+    before, after = Linux(5, 0, 3, 100, 1, 0, 0, 2), Linux(5, 0, 3, 100 + 2 * seconds, 1, 0, 0, 2)
+    assert probe.cores(before, after, 0.0, seconds) == {"load_busy_cores": 0.0, "load_stolen_cores": 0.0}
+
+
+def test_only_others_work_is_busy_and_stolen_time_stands_apart() -> None:
+    before = Linux(10.0, 1.0, 5.0, 50.0, 2.0, 0.0, 1.0, 3.0)
+    after = Linux(10.1, 1.2, 5.1, 50.0, 2.4, 0.05, 1.05, 3.1)
+    assert probe.cores(before, after, 0.0, 0.5) == {"load_busy_cores": 1.0, "load_stolen_cores": 0.2}
+    assert probe.cores(before, after, 0.3, 0.5)["load_busy_cores"] == 0.4
+    assert probe.cores(before, after, 0.6, 0.5)["load_busy_cores"] == 0.0
+
+
+def test_a_system_that_does_not_tell_stolen_time_leaves_it_absent(monkeypatch: pytest.MonkeyPatch) -> None:
+    readings = iter([Mac(1.0, 0.0, 1.0, 9.0), Mac(1.0, 0.0, 1.0, 9.2)])
+    monkeypatch.setattr(psutil, "cpu_times", lambda: next(readings))
+    assert "load_stolen_cores" not in probe.facts()
+
+
+def test_the_harness_s_own_threads_are_not_other_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread of this process that never rests, on a machine whose cores count nothing else."""
+    started, done = time.process_time(), threading.Event()
+    monkeypatch.setattr(psutil, "cpu_times", lambda: Mac(time.process_time() - started, 0.0, 0.0, 0.0))
+    spinning = threading.Thread(target=lambda: [None for _ in iter(done.is_set, True)])
+    spinning.start()
+    seen = probe.foreign_load()["load_busy_cores"]
+    done.set()
+    spinning.join()
+    assert time.process_time() - started > 0.01
+    assert seen is not None
+    assert seen < 0.1
 
 
 def test_versions_name_python_and_only_what_is_installed() -> None:

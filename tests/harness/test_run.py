@@ -248,7 +248,7 @@ def test_sources_that_change_during_a_run_end_it_and_its_cells_stay(tmp_path: Pa
 
 
 def test_a_busy_machine_is_a_flag_of_a_cpu_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(probe, "_busy_cores", lambda: 0.5)
+    monkeypatch.setattr(probe, "foreign_load", lambda: {"load_busy_cores": 0.5})
     tables = measure(tmp_path, protocol=QUICK, machine={"kind": "cpu", "max_load": 0.3}, concurrency=[1])
     flagged = [any(flag.startswith("load:") for flag in flags) for flags in tables.servings["flags"]]
     assert all(flagged)

@@ -95,12 +95,14 @@ def test_what_engines_log_at_every_turn_is_none(line: str) -> None:
     assert log_problems(line) == []
 
 
-def test_a_late_client_and_a_busy_machine_are_flags() -> None:
-    assert serving_flags(0.9, 0.5, 1.0) == []
-    late, busy = serving_flags(1.7, 2.5, 1.0)
+def test_a_late_client_a_busy_machine_and_stolen_time_are_flags() -> None:
+    assert serving_flags(0.9, {"load_busy_cores": 0.5, "load_stolen_cores": 0.9}, 1.0) == []
+    late, busy = serving_flags(1.7, {"load_busy_cores": 2.5}, 1.0)
     assert "lag p99 is 1.70 ms" in late
     assert "2.50 cores were busy with other work" in busy
-    assert serving_flags(None, 9.0, None) == []
+    (stolen,) = serving_flags(None, {"load_busy_cores": 0.0, "load_stolen_cores": 1.2}, 1.0)
+    assert "neighbours of this virtual machine took 1.20 cores" in stolen
+    assert serving_flags(None, {"load_busy_cores": 9.0, "load_stolen_cores": 9.0}, None) == []
 
 
 def test_a_warm_up_has_settled_when_two_batches_agree_within_five_percent() -> None:

@@ -27,7 +27,8 @@ REPLAY_EXAMPLES = """examples:
   samerig replay RIG_OR_RUN --measured results/mine     compare with a run that is measured already
 
 machine=auto is this machine; an option's name may be cut at an underscore (target=smollm2). Every key that moves is
-listed. What does not exist here (a drafter for the substituted target, a prompt set) is left out by name."""
+listed. What does not exist here (a drafter for the substituted target, a prompt set) is left out by name. A GPU's rig on a
+CPU takes protocol=screen and answers that fit the target's context, listed as moved; give protocol=NAME for another."""
 
 VERDICT_EXAMPLES = """examples:
   samerig verdict results/cpu_smollm2-20260101-120000-0f345d
@@ -85,7 +86,7 @@ def _replay(args: argparse.Namespace) -> int:
 
 def _replay_rig(args: argparse.Namespace) -> int:
     from harness.cli import bench_and_report, console
-    from harness.plan import plan_run, print_plan, require_nothing_missing
+    from harness.plan import plan_run, print_plan, require_nothing_missing, time_line
     from harness.published import published_of
     from harness.replay import plan_replay
     from harness.replay_claims import compare_claims
@@ -102,6 +103,7 @@ def _replay_rig(args: argparse.Namespace) -> int:
         return 1 if plan.missing else 0
     if args.measured is None:
         require_nothing_missing(plan)
+        out.print(f"time: {time_line(plan)}", soft_wrap=True)
     folder = args.measured or bench_and_report(replay.composed, args.results, args.fresh)
     if published is not None:
         out.print()
@@ -112,7 +114,7 @@ def _replay_rig(args: argparse.Namespace) -> int:
 def _replay_run(args: argparse.Namespace, stored: Path) -> int:
     from harness.cli import bench_and_report, console
     from harness.compose import load_dotted
-    from harness.plan import plan_run, require_nothing_missing
+    from harness.plan import plan_run, require_nothing_missing, time_line
     from harness.prompts import WorkloadPrompts
     from harness.replay_run import compare_runs, environment, hash_line, prompt_lines, stored_run
     from harness.replay_show import print_repeated
@@ -130,7 +132,9 @@ def _replay_run(args: argparse.Namespace, stored: Path) -> int:
             out.print(line, soft_wrap=True)
         if args.plan:
             return 0
-        require_nothing_missing(plan_run(composed, args.results))
+        plan = plan_run(composed, args.results)
+        require_nothing_missing(plan)
+        out.print(f"time: {time_line(plan)}", soft_wrap=True)
         folder = bench_and_report(composed, args.results, args.fresh)
     after = read_run(folder)
     if (one := before.facts.get("config_hash")) != (two := after.facts.get("config_hash")):

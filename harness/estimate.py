@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,37 @@ class Pace:
     serving_seconds: float
 
 
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """Wall time of a run. Rough: from a run with other engine settings, or without some of the levels."""
+
+    seconds: float
+    run_id: str
+    is_rough: bool
+
+
+def estimate(runs: Sequence[Run], results: Path) -> Estimate | None:
+    """Seconds of all of `runs` together by the newest pace of their rig, else by a rough one. Null where neither can tell."""
+    exact, rough = last_pace(runs[0], results), rough_pace(runs[0], results)
+    levels = [level for run in runs for level in run.concurrency]
+    for pace, is_rough in (
+        (exact, False),
+        (exact and reaching(exact, levels), True),
+        (rough and reaching(rough, levels), True),
+    ):
+        parts = [estimate_seconds(run, pace) if pace else None for run in runs]
+        if pace and None not in parts:
+            return Estimate(sum(part or 0.0 for part in parts), pace.run_id, is_rough)
+    return None
+
+
+def reaching(pace: Pace, levels: Sequence[int]) -> Pace:
+    """The pace with every level that it lacks at the rate of the nearest lower one: a batch takes no longer per token."""
+    known = pace.seconds_per_token
+    lower = {level: max((one for one in known if one <= level), default=None) for level in levels}
+    return replace(pace, seconds_per_token={**{level: known[one] for level, one in lower.items() if one}, **known})
+
+
 def estimate_seconds(run: Run, pace: Pace) -> float | None:
     """Seconds of wall time, or null when the pace lacks one of the concurrency levels."""
     if set(run.concurrency) - set(pace.seconds_per_token):
@@ -40,9 +71,25 @@ def estimate_seconds(run: Run, pace: Pace) -> float | None:
 def last_pace(run: Run, results: Path) -> Pace | None:
     """The pace of the newest finished run with the same machine, engine and target, or null."""
     wanted = run.model_dump(mode="json", include=set(SAME))
+    return _newest_pace(results, lambda config: all(config.get(part) == wanted[part] for part in SAME))
+
+
+def rough_pace(run: Run, results: Path) -> Pace | None:
+    """The same for another setting of the engine: chunks, caps and caches may differ, the adapter and what it serves do not."""
+    wanted = run.model_dump(mode="json", include=set(SAME))
+    return _newest_pace(
+        results,
+        lambda config: (
+            all(config.get(part) == wanted[part] for part in ("machine", "target"))
+            and config.get("engine", {}).get("adapter") == run.engine.adapter
+        ),
+    )
+
+
+def _newest_pace(results: Path, is_wanted: Callable[[Mapping[str, Any]], bool]) -> Pace | None:
     for folder in _newest_first(results):
         config = yaml.safe_load((folder / "config.yaml").read_text("utf-8"))
-        if all(config.get(part) == wanted[part] for part in SAME) and (pace := pace_of(folder.name, read_tables(folder))):
+        if is_wanted(config) and (pace := pace_of(folder.name, read_tables(folder))):
             return pace
     return None
 

@@ -14,7 +14,7 @@ from harness.compose import ComposedRun, ConfigError, load_dotted, missing_parts
 from harness.config import Run
 from harness.design import design_lines
 from harness.engines.base import ArmPlan, Memory
-from harness.estimate import estimate_seconds, last_pace
+from harness.estimate import estimate
 from harness.schedule import arms_with_control, plan_servings
 from harness.workloads import check_workload, prompt_count
 
@@ -31,13 +31,15 @@ MEMORY_KINDS = {
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One run, unlaunched. `arms` is empty when the engine's adapter is missing; `seconds` is null when unknown."""
+    """One run, unlaunched. `arms` is empty when the engine's adapter is missing; `seconds` is null when unknown, and rough
+    where the earlier run was not of the same rig or lacks a level."""
 
     composed: ComposedRun
     arms: dict[str, ArmPlan]
     missing: tuple[str, ...]
     seconds: float | None
     pace_from: str | None
+    is_rough: bool = False
 
 
 def plan_run(composed: ComposedRun, results: Path) -> Plan:
@@ -45,11 +47,10 @@ def plan_run(composed: ComposedRun, results: Path) -> Plan:
     run = composed.run
     arms = _arm_plans(run)
     lacking = (*missing_parts(run), *check_workload(run), *_lacking(arms), *_sweep_lacks(composed))
-    pace = last_pace(run, results)
-    parts = [estimate_seconds(part, pace) if pace else None for part in _parts(composed)]
-    known = [part for part in parts if part is not None]
-    seconds = sum(known) if len(known) == len(parts) else None
-    return Plan(composed, arms, tuple(dict.fromkeys(lacking)), seconds, pace.run_id if pace else None)
+    found, items = estimate(_parts(composed), results), tuple(dict.fromkeys(lacking))
+    if found is None:
+        return Plan(composed, arms, items, None, None)
+    return Plan(composed, arms, items, found.seconds, found.run_id, found.is_rough)
 
 
 def _parts(composed: ComposedRun) -> list[Run]:
@@ -188,12 +189,15 @@ def _print_schedule(plan: Plan, console: Console) -> None:
             "arms then runs at its best budget too, where that is not the matched one (not in the time below)",
             soft_wrap=True,
         )
-    console.print(f"  time: {_time(plan)}\n", soft_wrap=True)
+    console.print(f"  time: {time_line(plan)}\n", soft_wrap=True)
 
 
-def _time(plan: Plan) -> str:
+def time_line(plan: Plan) -> str:
+    """What the run will take, with the earlier run that says so."""
     if plan.seconds is None:
-        return "unknown; no earlier run of this machine, engine and target at these concurrency levels in the results folder"
+        return "unknown; no earlier run of this machine, engine and target in the results folder"
     minutes = plan.seconds / 60
     told = f"{plan.seconds:.0f} s" if minutes < 2 else f"{minutes:.0f} min" if minutes < 120 else f"{minutes / 60:.1f} h"
+    if plan.is_rough:
+        return f"roughly {told}, from {plan.pace_from}, which has other engine settings or fewer concurrency levels"
     return f"about {told}, estimated from {plan.pace_from}"

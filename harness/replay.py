@@ -18,6 +18,7 @@ from harness import probe
 from harness.compose import ComposedRun, ConfigError, compose_run, composed_of, load_dotted, missing_parts
 from harness.config import Arm, PromptSet, Run
 from harness.config_errors import near
+from harness.replay_fit import fitted, protocol_for
 from harness.rigs import PUBLISHED, RIGS
 from harness.workloads import manifest
 
@@ -55,9 +56,9 @@ def plan_replay(rig: str, substitutions: Sequence[str] = ()) -> Replay:
     overrides = [item for text in substitutions for item in resolve(text)]
     first = compose_run(rig, overrides)
     follow = list(_consequences(original.run, first.run, overrides))
-    run, skipped = _without_missing(compose_run(rig, [*overrides, *follow]).run)
+    run, skipped = _without_missing(original.run, compose_run(rig, [*overrides, *follow]).run)
     composed = composed_of(run, rig, [*overrides, *follow])
-    return Replay(original, composed, tuple(moved(original.run, run, overrides)), tuple(skipped))
+    return Replay(original, composed, tuple(moved(original.run, run, first.run, overrides)), tuple(skipped))
 
 
 def resolve(substitution: str) -> list[str]:
@@ -102,8 +103,9 @@ def _option(group: str, name: str) -> dict[str, Any]:
 
 def _consequences(original: Run, run: Run, overrides: Sequence[str]) -> Iterator[str]:
     """What must change with machine, engine or target, unless it was given: graphs on a CPU, another engine's flags, a KV dtype
-    that the target does not have, checkpoints of drafters for another target."""
+    that the target does not have, checkpoints of drafters for another target, a protocol that a CPU can carry."""
     given = {text.lstrip("+~").partition("=")[0] for text in overrides}
+    yield from protocol_for(original, run, given)
     if run.machine.kind == "cpu" and run.engine.graphs != "off" and "engine.graphs" not in given:
         yield from ("engine.graphs='off'", "engine.graph_batch_sizes=[]")
     if run.engine.adapter != original.engine.adapter:
@@ -125,12 +127,12 @@ def _checkpoints(run: Run, given: set[str]) -> Iterator[str]:
                 yield f"arms.{name}.checkpoint.{field}={'null' if value is None else value}"
 
 
-def _without_missing(run: Run) -> tuple[Run, list[str]]:
-    """The run without arms and prompt sets that cannot be had here, and a line for each."""
+def _without_missing(original: Run, run: Run) -> tuple[Run, list[str]]:
+    """The run without arms and prompt sets that cannot be had here, and a line for each; the rest made to fit."""
     sets, lines = _sets(run)
     if not sets:
         raise ConfigError("workload.sets: none of the rig's prompt sets is on this machine; add workload=standard")
-    run = run.model_copy(update={"workload": run.workload.model_copy(update={"sets": sets})})
+    run = fitted(original, run.model_copy(update={"workload": run.workload.model_copy(update={"sets": sets})}))
     arms, reasons = _arms(run)
     published = run.published and {**run.published, "left_out": [name for name in run.arms if name not in arms]}
     return run.model_copy(update={"arms": arms, "published": published}), [*lines, *reasons]
@@ -170,16 +172,17 @@ def _arms(run: Run) -> tuple[dict[str, Arm], list[str]]:
     return kept, lines
 
 
-def moved(original: Run, run: Run, overrides: Sequence[str]) -> Iterator[Moved]:
-    """Every key of the rig that differs. Arms and prompt sets that were left out are told elsewhere, not here."""
+def moved(original: Run, run: Run, asked: Run, overrides: Sequence[str]) -> Iterator[Moved]:
+    """Every key of the rig that differs; `asked` is the rig with the substitutions alone, before anything followed from them.
+    Arms and prompt sets that were left out are told elsewhere, not here."""
     kept = {prompt_set.set.removesuffix(FULL) for prompt_set in run.workload.sets}
-    was, now = (dict(_leaves(_keyed(one, kept))) for one in (original, run))
+    was, now, wanted = (dict(_leaves(_keyed(one, kept))) for one in (original, run, asked))
     given = set(_given_keys(overrides))
     for key in was | now:
         before, after = was.get(key), now.get(key)
         if before == after or (key.startswith("arms.") and key.split(".")[1] not in run.arms):
             continue
-        inside = any(key == one or key.startswith(f"{one}.") for one in given)
+        inside = any(key == one or key.startswith(f"{one}.") for one in given) and wanted.get(key) == after
         yield Moved(key, before, after, "substituted" if inside else "follows from a substitution")
 
 

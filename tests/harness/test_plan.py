@@ -13,7 +13,7 @@ from harness.compose import ComposedRun, ConfigError, compose_run
 from harness.config import Arm, Run
 from harness.engines.base import ArmPlan, Memory
 from harness.estimate import Pace, estimate_seconds, pace_of
-from harness.plan import memory_line, plan_run, print_plan, readable, require_nothing_missing
+from harness.plan import memory_line, plan_run, print_plan, readable, require_nothing_missing, time_line
 from harness.store import Tables
 from tests.harness.rigs_cases import TWO_ARMS
 
@@ -145,6 +145,31 @@ def test_the_pace_of_another_engine_is_not_used(tmp_path: Path, monkeypatch: pyt
     (folder / "config.yaml").write_text(mine.yaml)
     assert estimate.last_pace(mine.run, tmp_path) is not None
     assert estimate.last_pace(other.run, tmp_path) is None
+
+
+def test_a_rough_time_comes_from_other_engine_settings_or_lower_levels_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(estimate, "read_tables", lambda folder: _tables())
+    folder = tmp_path / "earlier"
+    folder.mkdir()
+    for name in ("run.json", "requests.parquet"):
+        (folder / name).write_text("")
+    (folder / "config.yaml").write_text(compose_run("cpu_smollm2").yaml)
+
+    def told(*overrides: str) -> tuple[float | None, bool]:
+        found = plan_run(compose_run("cpu_smollm2", [*TWO_ARMS, "protocol.max_tokens_cap=10", *overrides]), tmp_path)
+        return found.seconds, found.is_rough
+
+    exact, at_eight = told(), told("concurrency=[8]")
+    assert (exact[1], at_eight[1]) == (False, False)
+    assert told("engine.prefill_chunk=64") == (exact[0], True)
+    cells = 3 * 2 * 6  # blocks, arms, sets; 32 prompts of 10 tokens at the pace of eight, and the servings
+    assert told("concurrency=[32]") == (pytest.approx(cells * 32 * 10 * 0.1 + 6 * 8), True)
+    assert told("target.dtype=bfloat16") == (None, False)
+    text = time_line(plan_run(compose_run("cpu_smollm2", ["engine.prefill_chunk=64"]), tmp_path))
+    assert text.startswith("roughly ")
+    assert text.endswith("from earlier, which has other engine settings or fewer concurrency levels")
 
 
 @pytest.mark.parametrize(("size", "text"), [(0, "0 B"), (1536, "1.5 KiB"), (3019898880, "2.8 GiB"), (1 << 41, "2.0 TiB")])

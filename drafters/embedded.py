@@ -37,9 +37,14 @@ def embedded_target(location: str, file: str, sha256: str) -> Path:
     return folder
 
 
-def cache_folder(sha256: str) -> Path:
+def cache_root() -> Path:
+    """What samerig may delete and make again."""
     base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "samerig" / f"{sha256}-{LAYOUT}"
+    return (Path(base) if base else Path.home() / ".cache") / "samerig"
+
+
+def cache_folder(sha256: str) -> Path:
+    return cache_root() / f"{sha256}-{LAYOUT}"
 
 
 def is_whole(folder: Path, sha256: str) -> bool:

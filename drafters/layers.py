@@ -14,33 +14,83 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-# Packing is asked for this many rows: on AVX2, weights packed for 5 rows or more were as fast at one row as those packed for
-# one, and faster between 2 and 40 rows, which is where verification lives (one pass over five shapes on a busy machine).
+from drafters.kernels import ProductLibrary, product_library
+
+# oneDNN is asked to pack for this many rows: on AVX2, weights packed for 5 rows or more were as fast at one row as those packed
+# for one, and faster between 2 and 40 rows, which is where verification lives (one pass over five shapes on a busy machine).
 PACKED_FOR_ROWS = 8
 
 
 class Linear:
-    """`y = x W^T + b`. On a CPU the float32 weight is reordered once for oneDNN, which halves the time of narrow products.
+    """`y = x W^T + b`, on a CPU over a weight that was reordered once, which halves the time of narrow products at least.
 
-    The reorder operators are private to torch, so their absence falls back to `F.linear`. `packed` says which one runs.
+    `kind` says by what: `simd`, our own product (`drafters.kernels`), in which five rows cost about what one costs;
+    `onednn-packed`, where that could not be compiled or the weight is bfloat16; `torch`, plain `F.linear`, elsewhere.
     """
 
     def __init__(self, weight_OI: Tensor, bias_O: Tensor | None = None, pack: bool = True) -> None:
         self.bias_O = bias_O
         self.out_features, self.in_features = weight_OI.shape
-        self.bytes = weight_OI.nbytes + (0 if bias_O is None else bias_O.nbytes)
-        self.packed = pack and can_pack(weight_OI)
-        self._weight = torch.ops.mkldnn._reorder_linear_weight.default(weight_OI, PACKED_FOR_ROWS) if self.packed else weight_OI
+        self.kind = best_kind(weight_OI) if pack else "torch"
+        self._simd = product_library() if self.kind == "simd" else None
+        self._weight = self._packed(weight_OI)
+        held = weight_OI.nbytes if self.kind == "onednn-packed" else self._weight.nbytes  # oneDNN's own tensor tells no size
+        self.bytes = held + (0 if bias_O is None else bias_O.nbytes)
+
+    def _packed(self, weight_OI: Tensor) -> Tensor:
+        if self._simd is not None:
+            return in_blocks(weight_OI, self._simd.columns)
+        if self.kind == "onednn-packed":
+            reordered: Tensor = torch.ops.mkldnn._reorder_linear_weight.default(weight_OI, PACKED_FOR_ROWS)
+            return reordered
+        return weight_OI
+
+    @property
+    def packed(self) -> bool:
+        """Whether the weight is a reordered copy."""
+        return self.kind != "torch"
 
     def __call__(self, x_NI: Tensor) -> Tensor:
-        if self.packed:
+        if self._simd is not None:
+            return self._product(self._simd, x_NI)
+        if self.kind == "onednn-packed":
             y: Tensor = torch.ops.mkldnn._linear_pointwise.default(x_NI, self._weight, self.bias_O, "none", [], "")
             return y
         return F.linear(x_NI, self._weight, self.bias_O)
 
+    def _product(self, product: ProductLibrary, x_NI: Tensor) -> Tensor:
+        if x_NI.dtype is not torch.float32 or x_NI.shape[-1] != self.in_features:  # the library would read past its end
+            raise ValueError(
+                f"product: {x_NI.dtype} rows of {x_NI.shape[-1]}, the weight takes float32 rows of {self.in_features}"
+            )
+        rows_NI = x_NI.reshape(-1, self.in_features).contiguous()
+        y_NO = rows_NI.new_empty(len(rows_NI), self.out_features)
+        product(self._weight, rows_NI, y_NO, torch.get_num_threads())
+        if self.bias_O is not None:
+            y_NO += self.bias_O
+        return y_NO.view(*x_NI.shape[:-1], self.out_features)
 
-def can_pack(weight: Tensor) -> bool:
-    """Whether oneDNN can hold this weight reordered: float32 (or bfloat16 where the CPU computes it), operators present."""
+
+def in_blocks(weight_OI: Tensor, columns: int) -> Tensor:
+    """The weight as [blocks, I, columns]: `columns` outputs side by side, the last block filled up with noughts."""
+    missing = -weight_OI.shape[0] % columns
+    return F.pad(weight_OI, (0, 0, 0, missing)).unflatten(0, (-1, columns)).transpose(1, 2).contiguous()
+
+
+def best_kind(weight: Tensor) -> str:
+    """The fastest way of `Linear.kind` that this weight, this torch and this machine have."""
+    if weight.device.type != "cpu":
+        return "torch"
+    if weight.dtype is torch.float32 and product_library() is not None:
+        return "simd"
+    return "onednn-packed" if onednn_packs(weight) else "torch"
+
+
+def onednn_packs(weight: Tensor) -> bool:
+    """Whether oneDNN can hold this weight reordered: float32 (or bfloat16 where the CPU computes it), operators present.
+
+    The operators are private to torch, so they may be absent one day.
+    """
     if weight.device.type != "cpu" or not torch.backends.mkldnn.is_available():
         return False
     if not hasattr(torch.ops.mkldnn, "_reorder_linear_weight") or not hasattr(torch.ops.mkldnn, "_linear_pointwise"):

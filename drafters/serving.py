@@ -183,6 +183,6 @@ def _capture(target: Target, drafter: Drafter | None, args: argparse.Namespace) 
 
 
 def _linear_kind(target: Target) -> str:
-    """Which kernels multiply: `onednn-packed` or `torch`; other implementations leave it to their library."""
+    """Which kernels multiply, `Linear.kind`; other implementations leave it to their library."""
     head = getattr(target, "head", None)
-    return ("onednn-packed" if head.packed else "torch") if isinstance(head, Linear) else "library"
+    return head.kind if isinstance(head, Linear) else "library"

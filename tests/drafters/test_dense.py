@@ -11,7 +11,6 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 from drafters.dense import SCRATCH_ROWS, DenseTarget
-from drafters.layers import Linear, can_pack
 from tests.drafters.conftest import FAMILIES
 
 CPU = torch.device("cpu")
@@ -137,20 +136,6 @@ def test_memory_counts_each_parameter_once_and_a_packed_copy_of_the_tied_head(ch
     target = dense(tied_folder)
     copy = tied.lm_head.weight.nbytes if target.head.packed else 0
     assert target.memory()["weights"] == sum(p.nbytes for p in tied.parameters()) + copy
-
-
-def test_a_packed_linear_equals_the_plain_one():
-    torch.manual_seed(0)
-    weight, bias = torch.randn(70, 33), torch.randn(70)
-    for rows in (1, 2, 5, 40):
-        x = torch.randn(rows, 33)
-        assert apart(Linear(weight, bias)(x), Linear(weight, bias, pack=False)(x)) < TOLERANCE
-
-
-def test_packing_falls_back_where_the_operators_are_absent(monkeypatch):
-    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
-    assert not can_pack(torch.randn(4, 4))
-    assert not Linear(torch.randn(4, 4)).packed
 
 
 @pytest.mark.parametrize(

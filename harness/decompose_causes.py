@@ -2,12 +2,13 @@
 
 All terms are in plain steps: a step of the arm takes `1 + draft + verify + machinery` of them and delivers `1 + gain` tokens.
 
-1. gains under a tenth of a token per step and does not win: acceptance;
-2. wins, and a wider pass costs at most 15 % more than plain's: memory traffic, because the weights are read once whatever rows;
-3. wins otherwise: acceptance;
-4. does not win, and would without its largest cost alone, which is at least half of all: that cost;
-5. does not win, and would if every draft were accepted: acceptance;
-6. else its largest cost.
+1. drafts nothing and does not win: its largest cost, for there was nothing to accept;
+2. gains under a tenth of a token per step and does not win: acceptance;
+3. wins, and a wider pass costs at most 15 % more than plain's: memory traffic, because the weights are read once whatever rows;
+4. wins otherwise: acceptance;
+5. does not win, and would without its largest cost alone, which is at least half of all: that cost;
+6. does not win, and would if every draft were accepted: acceptance;
+7. else its largest cost.
 """
 
 from __future__ import annotations
@@ -43,6 +44,8 @@ def _kind(found: Decomposition) -> Kind:
     needed = sum(costs.values())
     if found.measured.ratio > 1:
         return "memory traffic" if found.verify <= FREE_ROWS else "acceptance"
+    if found.coverage == 0:
+        return largest
     if found.gain < LITTLE_GAIN:
         return "acceptance"
     without = needed - costs[largest]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import urllib.error
 import urllib.request
@@ -26,11 +27,21 @@ def checkpoint_checks(run: Run, reach: Callable[[str], bool] | None = None) -> I
         where = next((base / checkpoint.location for base in (Path.cwd(), ROOT) if (base / checkpoint.location).exists()), None)
         if where is not None:
             yield (f"checkpoint, {name}", "ok", f"{checkpoint.location} is on this disk", "")
+            yield from _reach(name, where / checkpoint.location, run.target.context)
         elif checkpoint.revision is None:
             fix = "train it, copy it there, or give a revision if it is a hub repository"
             yield (f"checkpoint, {name}", "fault", f"'{checkpoint.location}' is not on this disk", fix)
         else:
             yield _hub(f"checkpoint, {name}", checkpoint.location, checkpoint.revision, reach or reachable)
+
+
+def _reach(name: str, folder: Path, context: int) -> Iterator[Told]:
+    """A drafter that knows fewer positions than the rig's context holds drafts badly behind them, and no engine says so."""
+    file = folder / "config.json"
+    told = json.loads(file.read_text("utf-8")).get("max_position_embeddings") if file.is_file() else None
+    if isinstance(told, int) and told < context:
+        fix = "lower target.context, or read what lies behind that depth as a drafter outside what it was made for"
+        yield (f"context, {name}", "warning", f"made for {told} positions; the rig's context holds {context}", fix)
 
 
 def _hub(name: str, repository: str, revision: str | None, reach: Callable[[str], bool]) -> Told:

@@ -317,3 +317,15 @@ def test_a_requests_draws_do_not_depend_on_its_neighbours(target):
     assert {i: tokens_of(e) for i, e in alone.items()} == {i: tokens_of(e) for i, e in together.items()}
     other = [Job(j.job_id, j.prompt, 20, j.stop_ids, SamplingParams(1.0, 0.9, 20, 99)) for j in asked]
     assert tokens_of(run(loop(target), other, 6)["0"]) != tokens_of(alone["0"])
+
+
+def test_h05_at_temperature_one_two_seeds_differ_with_a_drafter_too(target):
+    """A lane that ignores the sampler answers every request greedily, fast and alike."""
+
+    def answer(seed: int, temperature: float = 1.0) -> list[int]:
+        job = Job("0", (5, 6, 7) * 8, 24, frozenset(), SamplingParams(temperature, 1.0, 0, seed))
+        return tokens_of(run(loop(target, NgramDrafter(target, NGRAM, None), 3), [job], 1)["0"])
+
+    assert answer(1) == answer(1)
+    assert len({tuple(answer(seed)) for seed in range(4)}) == 4
+    assert answer(1, 0.0) == answer(2, 0.0) != answer(1)

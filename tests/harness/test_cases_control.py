@@ -8,10 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from synthetic import request, serving
 
+from drafters.ngram import NgramDrafter
+from harness.compose import compose_run
 from harness.control import Side, compare
-from harness.control.factors import class_of
+from harness.control.factors import class_of, is_draft
 from harness.control.read import read_factors
 from harness.gates.identity import first_difference
 from harness.metrics import ledger_of, per_user_tps, tokens_per_step, tpot_ms
@@ -160,15 +163,45 @@ def test_k05_memory_of_others_is_theirs_and_their_presence_is_refused() -> None:
         ("F08", "memory_fraction", "confounder"),
         ("F08", "mamba_scheduler_strategy", "confounder"),
         ("F09", "kv_dtype", "confounder"),
+        ("F02", "verify_width", "treatment"),
         ("F11", "max_running_requests", "confounder"),
+        ("G12", "synthetic_acceptance", "confounder"),
         ("H02", "generation_config", "confounder"),
         ("H03", "draft_sample_method", "confounder"),
         ("H06", "verify_rule", "confounder"),
         ("K07", "tensor_parallel", "confounder"),
     ],
 )
-def test_what_the_case_says_of_a_factor_is_what_the_table_says(case: str, factor: str, kind: str) -> None:
+def test_what_the_case_says_of_a_factor_is_what_the_ledger_finds(case: str, factor: str, kind: str) -> None:
+    """One pair that differs in this factor alone; a factor of the drafter is compared between two drafters."""
     assert class_of(factor) == kind
+    other, ours = ("eagle3", "ngram") if is_draft(factor) else ("plain", "ngram")
+    found = compare(side(other, {factor: "one"}), side(ours, {factor: "another"}), 1)
+    kinds = {finding.kind for finding in found.findings if finding.factor == factor}
+    assert kinds == (set() if kind == "treatment" else {kind})
+    assert found.verdict == {"treatment": "CONTROLLED", "implied": "IMPLIED", "confounder": "CONFOUNDED"}[kind]
+
+
+def test_e04_overlap_that_is_off_in_one_arm_is_told_with_both_baselines() -> None:
+    """Matched: pinned in the rig, so that plain pays it too. Best: plain in a run of its own, which the remedy asks for."""
+    plain, arm = side("plain", {"async_scheduling": True}), side("ngram", {"async_scheduling": False})
+    (found,) = compare(plain, arm, 1).findings
+    assert (found.kind, found.plain, found.arm) == ("implied", "true", "false")
+    assert "for every arm" in found.remedy
+    assert "plain at its best in a second run" in found.remedy
+    matched = side("plain", {"async_scheduling": False})
+    assert compare(matched, arm, 1).verdict == "CONTROLLED"
+    assert confounders(plain, side("plain2", {"async_scheduling": False})) == ["async_scheduling"], "no drafter implies it"
+
+
+def test_e03_an_arm_of_machinery_alone_is_shipped_and_never_drafts() -> None:
+    arm = compose_run("smoke", ["+arm@arms.machinery=machinery"]).run.arms["machinery"]
+    drafter = NgramDrafter(None, arm.options, None)  # type: ignore[arg-type]
+    text = torch.tensor([[7, 8, 9] * 40])
+    drafter.observe([0], None, text, [text.shape[1]])
+    assert arm.draft_budget
+    assert drafter.propose([0], [arm.draft_budget]) is None
+    assert NgramDrafter(None, {"min_n": 1, "max_n": 3}, None).propose([0], [4]) is None, "nor does one that saw nothing"
 
 
 def test_f09_a_pair_that_moves_three_things_at_once_is_not_of_one_variable() -> None:

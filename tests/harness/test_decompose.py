@@ -159,6 +159,21 @@ def test_an_arm_that_no_acceptance_could_save_says_so():
     assert "beyond any drafter at this budget" in text
 
 
+@pytest.mark.parametrize(("level", "plain_ms", "arm_ms"), [(2, 14.374, 15.317), (189, 77.164, 93.82)])
+def test_e03_an_arm_that_drafts_nothing_has_its_machinery_to_blame_and_no_acceptance(
+    level: int, plain_ms: float, arm_ms: float
+):
+    """What dynamic speculation costs at a budget of nothing: +6.56 % at concurrency 2, +21.58 % at 189."""
+    plain, ours = (
+        [step(verify=plain_ms - 2, other=1 + more, requests=level, tokens=level) for _ in range(3)]
+        for more in (0.0, arm_ms - plain_ms)
+    )
+    got = decompose(ours, plain, [], level, 4, 0.0)
+    assert isinstance(got, Decomposition)
+    assert (cause("arm", got).kind, got.break_even) == ("machinery", Missing("nothing_drafted"))
+    assert 1 / got.measured.ratio == pytest.approx(arm_ms / plain_ms, rel=1e-6)
+
+
 def test_blocks_give_an_interval_and_a_block_that_one_arm_lacks_is_left_out():
     arm = [step(draft=2, verify=v, width=5, tokens=3, block=b) for b, v in ((0, 30), (1, 33), (2, 29), (3, 999))]
     plain = [step(block=b) for b in (0, 1, 2)]

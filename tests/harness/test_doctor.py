@@ -1,6 +1,7 @@
 """The doctor: every check says what it found and, for a fault, what to do; nothing is launched or downloaded."""
 
 import io
+import json
 import socket
 from pathlib import Path
 from types import SimpleNamespace
@@ -173,3 +174,13 @@ def test_a_drafter_that_is_nowhere_is_a_fault_and_one_on_disk_is_not(tmp_path: P
     assert [(name, state) for name, state, *_ in checkpoint_checks(run)] == [("checkpoint, second", "fault")]
     (tmp_path / "here").mkdir()
     assert [(name, state) for name, state, *_ in checkpoint_checks(run)] == [("checkpoint, second", "ok")]
+
+
+def test_g09_a_drafter_of_fewer_positions_than_the_context_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "here").mkdir()
+    run = compose_run("cpu_smollm2", [*TWO_ARMS, "+arm@arms.second=eagle3", "arms.second.checkpoint.location=here"]).run
+    for positions, told in ((2048, ["ok"]), (1024, ["ok", "warning"])):
+        (tmp_path / "here" / "config.json").write_text(json.dumps({"max_position_embeddings": positions}))
+        assert [state for _, state, *_ in checkpoint_checks(run)] == told
+    assert [found for *_, found, _ in checkpoint_checks(run)][1] == "made for 1024 positions; the rig's context holds 2048"

@@ -27,7 +27,7 @@ def checkpoint_checks(run: Run, reach: Callable[[str], bool] | None = None) -> I
         where = next((base / checkpoint.location for base in (Path.cwd(), ROOT) if (base / checkpoint.location).exists()), None)
         if where is not None:
             yield (f"checkpoint, {name}", "ok", f"{checkpoint.location} is on this disk", "")
-            yield from _reach(name, where / checkpoint.location, run.target.context)
+            yield from _reach(name, where, run.target.context)
         elif checkpoint.revision is None:
             fix = "train it, copy it there, or give a revision if it is a hub repository"
             yield (f"checkpoint, {name}", "fault", f"'{checkpoint.location}' is not on this disk", fix)

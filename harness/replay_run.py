@@ -3,7 +3,6 @@ whether its numbers come out again."""
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from harness.metrics import Row, Rows, as_map
 from harness.replay_claims import with_interval
 from harness.report.run import FinishedRun
 from harness.report.summary import Number, cells, numbers
+from harness.run_file import facts_of
 from harness.workloads import set_label
 
 METRICS = ("output_tps", "speedup", "acceptance_length")
@@ -62,7 +62,7 @@ def stored_run(folder: Path) -> ComposedRun:
 
 def hash_line(folder: Path, composed: ComposedRun) -> str:
     """Whether the saved configuration is the one that was measured: its hash now against the one in run.json."""
-    recorded = str(json.loads((folder / "run.json").read_text("utf-8"))["config_hash"])
+    recorded = str(facts_of(folder).get("config_hash", "none"))
     if recorded == composed.config_hash:
         return f"configuration {composed.config_hash[:12]}: the same hash"
     return (

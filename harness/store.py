@@ -11,7 +11,6 @@ A run is unfinished until run.json says `finished_at`. One process at a time hol
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import importlib.util
 import json
@@ -21,7 +20,6 @@ import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +29,10 @@ import pyarrow.parquet as pq
 
 from harness.clock import utc_now
 from harness.durable import ASIDE, replace, replace_text, sync, write
+from harness.folders import acquire, new_folder, remove_leftovers, require_folder
 from harness.records import CELLS, REQUESTS, SAMPLES, SCHEMA_VERSION, SERVINGS, STEPS, TABLES, Table
 from harness.records_after import AFTER, GRADES, REPLAYS, WIDTHS
+from harness.run_file import FILE, facts_of, is_finished, runs_in
 
 CELL_TABLES = (CELLS, REQUESTS, STEPS, SAMPLES)
 ALL_TABLES = (*TABLES, *AFTER)
@@ -90,7 +90,7 @@ class Store:
     def finish(self) -> None:
         """Compact the run into one file per table, say that it is finished, and drop the pieces."""
         compact(self.folder)
-        replace_text(json.dumps({**_facts(self.folder), "finished_at": utc_now()}, indent=1) + "\n", self.folder / "run.json")
+        replace_text(json.dumps({**facts_of(self.folder), "finished_at": utc_now()}, indent=1) + "\n", self.folder / FILE)
         for pieces in PIECES:
             shutil.rmtree(self.folder / pieces)
 
@@ -103,24 +103,27 @@ class Store:
 
 def open_store(results: Path, name: str, config: str, config_hash: str, code_hash: str, fresh: bool) -> Store:
     """Continue the newest unfinished run with equal hashes, or start one. Raises RuntimeError when another process holds it."""
-    _require_folder(results)
+    require_folder(results)
     found = None if fresh else find_resumable(results, config_hash, code_hash)
-    folder = found or _new_folder(results, f"{name}-{datetime.now():%Y%m%d-%H%M%S}-{config_hash[:6]}")
-    store = Store(folder, _acquire(folder), found is not None)
+    folder = found or new_folder(results, f"{name}-{datetime.now():%Y%m%d-%H%M%S}-{config_hash[:6]}")
+    store = Store(folder, acquire(folder), found is not None)
     if found is None:
         _start(folder, config, config_hash, code_hash)
-    elif _is_finished(folder):
+    elif is_finished(folder):
         store.close()
         raise RuntimeError(f"{folder}: another process has just finished this run; ask again to start a new one")
-    _remove_leftovers(folder)
+    remove_leftovers(folder)
     return store
 
 
 def left_by_other_code(results: Path, config_hash: str, code_hash: str) -> Path | None:
     """The newest unfinished run of this configuration by other sources of the instrument: its cells may not be continued."""
-    found = [path.parent for path in results.glob("*/run.json") if not _is_finished(path.parent)]
-    found = [f for f in found if _facts(f)["config_hash"] == config_hash and _facts(f)["code_hash"] != code_hash]
-    return max(found, key=lambda folder: str(_facts(folder)["started_at"]), default=None)
+    found = [
+        (str(facts.get("started_at")), folder)
+        for folder, facts in runs_in(results)
+        if facts.get("finished_at") is None and facts.get("config_hash") == config_hash and facts.get("code_hash") != code_hash
+    ]
+    return max(found)[1] if found else None
 
 
 def find_resumable(results: Path, config_hash: str, code_hash: str) -> Path | None:
@@ -134,19 +137,36 @@ def find_finished(results: Path, config_hash: str, code_hash: str) -> Path | Non
 
 
 def _newest(results: Path, config_hash: str, code_hash: str, finished: bool) -> Path | None:
-    found = []
-    for path in results.glob("*/run.json"):
-        facts = _facts(path.parent)
-        same = (facts["config_hash"], facts["code_hash"]) == (config_hash, code_hash)
-        if same and _is_finished(path.parent) == finished:
-            found.append((facts["started_at"], path.parent))
+    wanted = config_hash, code_hash, finished
+    found = [
+        (str(facts.get("started_at")), folder)
+        for folder, facts in runs_in(results)
+        if (facts.get("config_hash"), facts.get("code_hash"), facts.get("finished_at") is not None) == wanted
+    ]
     return max(found)[1] if found else None
 
 
 def read_tables(folder: Path) -> Tables:
-    """The tables of a finished run, or of what there is of an unfinished one. Raises FileNotFoundError on another folder."""
-    if not (folder / "run.json").exists():
-        raise FileNotFoundError(f"{folder}: no run here; give a folder below results/ that has a run.json")
+    """The tables of a finished run, or of what there is of an unfinished one.
+
+    One that ends meanwhile is read again, since its pieces go away. Raises FileNotFoundError on another folder, ValueError
+    where its run.json cannot be read.
+    """
+    if not (folder / FILE).exists():
+        raise FileNotFoundError(f"{folder}: no run here; give a folder below results/ that has a {FILE}")
+    if not is_finished(folder):
+        try:
+            found = _read_all(folder)
+        except FileNotFoundError:
+            if not is_finished(folder):
+                raise
+        else:
+            if not is_finished(folder):
+                return found
+    return _read_all(folder)
+
+
+def _read_all(folder: Path) -> Tables:
     return Tables(**{table.name: _read(folder, table).to_pandas() for table in ALL_TABLES})
 
 
@@ -169,40 +189,15 @@ def code_hash() -> str:
 
 
 def _read(folder: Path, table: Table) -> pa.Table:
-    if _is_finished(folder):
-        file = folder / f"{table.name}.parquet"
-        return table.to_arrow([]) if table in MAY_LACK and not file.exists() else pq.read_table(file)
+    file = folder / f"{table.name}.parquet"
+    if (finished := is_finished(folder)) or not (folder / "cells").is_dir():
+        lacks = not file.exists() and (table in MAY_LACK or not finished)
+        return table.to_arrow([]) if lacks else pq.read_table(file)
     pieces_of = "after" if table in AFTER else "cells"
     pattern = "servings/*.parquet" if table is SERVINGS else f"{pieces_of}/*/{table.name}.parquet"
     paths = [path for path in sorted(folder.glob(pattern)) if not path.relative_to(folder).parts[1].startswith(ASIDE)]
     pieces = [pq.ParquetFile(path).read() for path in paths]
     return pa.concat_tables(pieces) if pieces else table.to_arrow([])
-
-
-def _facts(folder: Path) -> dict[str, Any]:
-    facts: dict[str, Any] = json.loads((folder / "run.json").read_text("utf-8"))
-    return facts
-
-
-def _is_finished(folder: Path) -> bool:
-    return _facts(folder)["finished_at"] is not None
-
-
-def _require_folder(results: Path) -> None:
-    try:
-        results.mkdir(parents=True, exist_ok=True)
-    except OSError as problem:
-        raise ValueError(f"--results {results}: cannot be made a folder ({problem.strerror}); name one that can") from None
-    if not os.access(results, os.W_OK):
-        raise ValueError(f"--results {results}: is not writable; name a folder that is")
-
-
-def _new_folder(results: Path, run_id: str) -> Path:
-    """A folder of that name, numbered if two runs start in one second."""
-    names = (results / (run_id if n == 1 else f"{run_id}-{n}") for n in count(1))
-    folder = next(path for path in names if not path.exists())
-    folder.mkdir(parents=True)
-    return folder
 
 
 def _start(folder: Path, config: str, config_hash: str, code_hash: str) -> None:
@@ -218,26 +213,4 @@ def _start(folder: Path, config: str, config_hash: str, code_hash: str) -> None:
         "argv": sys.argv,
         "finished_at": None,
     }
-    replace_text(json.dumps(facts, indent=1) + "\n", folder / "run.json")
-
-
-def _acquire(folder: Path) -> int:
-    """An exclusive lock that the kernel drops with this process, however it ends."""
-    lock = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(lock)
-        raise RuntimeError(
-            f"{folder}: another process is measuring this run; wait for it, or start a new one with --fresh"
-        ) from None
-    return lock
-
-
-def _remove_leftovers(folder: Path) -> None:
-    """What a killed process was writing."""
-    for path in (*folder.glob(f"{ASIDE}*"), *folder.glob(f"*/{ASIDE}*")):
-        if path.is_dir():
-            shutil.rmtree(path)
-        else:
-            path.unlink()
+    replace_text(json.dumps(facts, indent=1) + "\n", folder / FILE)

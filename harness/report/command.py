@@ -24,6 +24,7 @@ def figure_file(folder: Path, file: Path) -> None:
     chart = by_class(found)
     if chart is None:
         raise ValueError(f"{folder}: has no speedup to draw; measure plain and another arm in one run")
+    file.parent.mkdir(parents=True, exist_ok=True)
     if file.suffix == ".svg":
         file.write_text(chart_svg(chart), "utf-8")
         return

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ import yaml
 
 from harness.control import Control, Side, compare
 from harness.metrics import Row, Rows, integer, rows_of
+from harness.run_file import facts_of
 from harness.store import read_tables
 
 
@@ -130,7 +130,7 @@ def read_run(folder: Path) -> FinishedRun:
     """Read a run folder. Raises FileNotFoundError when it holds no run."""
     tables = read_tables(folder)
     config = yaml.safe_load((folder / "config.yaml").read_text("utf-8"))
-    facts = json.loads((folder / "run.json").read_text("utf-8"))
+    facts = facts_of(folder)
     return FinishedRun(
         folder.name,
         config,

@@ -1,0 +1,59 @@
+"""Folders that several processes write into, here or on other machines: made once, locked by one, cleaned of leftovers."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+from pathlib import Path
+
+from harness.durable import ASIDE
+
+
+def require_folder(results: Path) -> None:
+    try:
+        results.mkdir(parents=True, exist_ok=True)
+    except OSError as problem:
+        raise ValueError(f"--results {results}: cannot be made a folder ({problem.strerror}); name one that can") from None
+    if not os.access(results, os.W_OK):
+        raise ValueError(f"--results {results}: is not writable; name a folder that is")
+
+
+def new_folder(results: Path, run_id: str) -> Path:
+    """A folder of that name, numbered if several runs start in one second, on this machine or another."""
+    number = 1
+    while True:
+        folder = results / (run_id if number == 1 else f"{run_id}-{number}")
+        try:
+            folder.mkdir()
+        except FileExistsError:
+            number += 1
+        else:
+            return folder
+
+
+def acquire(folder: Path) -> int:
+    """An exclusive lock that the kernel drops with this process, however it ends."""
+    lock = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(lock)
+        raise RuntimeError(
+            f"{folder}: another process is measuring this run; wait for it, or start a new one with --fresh"
+        ) from None
+    except OSError as error:
+        os.close(lock)
+        raise ValueError(
+            f"{folder}: its file system cannot lock files ({error.strerror}); mount it with locks, or name another --results"
+        ) from None
+    return lock
+
+
+def remove_leftovers(folder: Path) -> None:
+    """What a killed process was writing."""
+    for path in (*folder.glob(f"{ASIDE}*"), *folder.glob(f"*/{ASIDE}*")):
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink()

@@ -1,0 +1,36 @@
+"""run.json: what a run says of itself. A key that is not there is not known, and a run without an end is unfinished."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+FILE = "run.json"
+
+
+def facts_of(folder: Path) -> dict[str, Any]:
+    """The facts of a run. Raises ValueError when the file is not a JSON object, FileNotFoundError when it is not there."""
+    file = folder / FILE
+    try:
+        facts = json.loads(file.read_text("utf-8"))
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{file}: cannot be read as JSON ({error}); restore it, or move the folder away") from None
+    if not isinstance(facts, dict):
+        raise ValueError(f"{file}: holds no object of facts; restore it, or move the folder away")
+    return facts
+
+
+def is_finished(folder: Path) -> bool:
+    return facts_of(folder).get("finished_at") is not None
+
+
+def runs_in(results: Path) -> list[tuple[Path, dict[str, Any]]]:
+    """Every run folder of a results folder with its facts. One whose facts cannot be read is somebody else's, or just going."""
+    found = []
+    for file in sorted(results.glob(f"*/{FILE}")):
+        try:
+            found.append((file.parent, facts_of(file.parent)))
+        except (ValueError, OSError):
+            continue
+    return found

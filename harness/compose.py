@@ -154,7 +154,7 @@ def _compose(rig: RigFile, overrides: Sequence[str]) -> DictConfig:
         raise from_yaml(error) from None
     except (HydraException, OmegaConfBaseException, ValueError) as error:
         keys = _known_keys(rig) if overrides else []
-        raise from_hydra(error, rig.name, keys, rig.groups()) from None
+        raise from_hydra(error, rig.name, keys, rig.groups(), [name for name, _ in list_rigs()]) from None
 
 
 def _known_keys(rig: RigFile) -> list[str]:

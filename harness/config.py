@@ -249,6 +249,8 @@ class Run(Model):
             raise ValueError("arms: a run is a comparison and needs a plain arm")
         if self.best_budget and not self.budget_candidates:
             raise ValueError("budget_candidates: best_budget=true needs draft budgets to try, such as [1,2,3,5,7]")
+        if len(set(self.concurrency)) < len(self.concurrency):
+            raise ValueError("concurrency: a level stands there twice; a cell is measured once, give each level once")
         cap = self.engine.max_running_requests
         if max(self.concurrency) > cap:
             raise ValueError(

@@ -13,6 +13,9 @@ from pydantic import BaseModel, ValidationError
 
 from harness.config import Model, Run
 
+# What pydantic calls by the names of Python's types.
+SHAPES = {"tuple_type": "should be a list, such as [1,8]", "model_type": "should be a mapping of keys"}
+
 
 class ConfigError(ValueError):
     """A mistake in a rig file or on the command line. Its text is one line that names the key and the fix."""
@@ -67,6 +70,8 @@ def from_pydantic(error: ValidationError, data: Mapping[str, Any]) -> ConfigErro
 def _judge(error: Mapping[str, Any], data: Mapping[str, Any]) -> str:
     path = _path(error["loc"], data)
     key = ".".join(path)
+    if path == ["arm"]:
+        return str(_no_arm(key, []))
     if error["type"] == "extra_forbidden":
         return f"{key}: unknown key; {near(path[-1], _fields(path[:-1]))}"
     if error["type"] == "missing":
@@ -74,6 +79,9 @@ def _judge(error: Mapping[str, Any], data: Mapping[str, Any]) -> str:
     message = re.sub(r"^(Value error|Assertion failed), ", "", error["msg"])
     if error["type"] == "value_error":
         return _join(path, message)
+    message = SHAPES.get(error["type"], message)
+    if len(path) == 2 and path[0] == "arms" and isinstance(error["input"], str):
+        return f"{key}: {message}; an option of rigs/arm goes in with +arm@{key}={error['input']}"
     hint = "; YAML reads a bare on, off, yes or no as true or false: quote it" if isinstance(error["input"], bool) else ""
     return f"{key}: {message[0].lower()}{message[1:]}, got {error['input']!r}{hint}"
 
@@ -128,16 +136,26 @@ def _model_in(annotation: Any) -> type[BaseModel] | None:
     return next((found for arg in get_args(annotation) if (found := _model_in(arg))), None)
 
 
-def from_hydra(error: Exception, rig: str, keys: Sequence[str], groups: Sequence[str]) -> ConfigError:
-    """Hydra's paragraph as one line. `keys` and `groups` are what could have been meant. Falls back to its first line."""
+def from_hydra(error: Exception, rig: str, keys: Sequence[str], groups: Sequence[str], rigs: Sequence[str] = ()) -> ConfigError:
+    """Hydra's paragraph as one line. `keys`, `groups`, `rigs` are what could have been meant. Falls back to its first line.
+
+    Without `keys` there was nothing on the command line, so that the mistake is in the rig file.
+    """
     message = str(error)
     full_key = re.search(r"full_key: (\S+)", f"{message}\n{error.__cause__}")
     if found := re.search(r"Could not find '([^']+)/([^'/]+)'", message):
         return _unknown_option(found[1], found[2], re.findall(r"^\t(\w\S*)$", message, re.M), groups)
     if found := re.search(r"Could not override '([^']+)'", message):
-        return _unknown_key(full_key[1] if full_key else found[1], [*keys, *groups])
-    if found := re.search(r"An item is already at '([^']+)'", message):
-        return ConfigError(f"{found[1]}: exists already; remove the + before it")
+        where = "on the command line" if keys else f"in the defaults of {rig}"
+        return _unknown_key(full_key[1] if full_key else found[1], [*keys, *groups], where)
+    already = r"An item is already at '([^']+)'|(\S+) appears more than once in the final defaults list"
+    if found := re.search(already, message):
+        return ConfigError(f"{found[1] or found[2]}: exists already; remove the + before it")
+    if found := re.search(r"In '([^']+)': Could not load '([^']+)'", message):
+        return ConfigError(f"defaults of {found[1]}: there is no '{found[2]}'; {near(found[2], rigs)}")
+    if "raised while composing config" in message:
+        where = "a key has another shape than in the rig below it (a list or a value where that has a mapping of keys)"
+        return ConfigError(f"rig {rig}: {message.splitlines()[-1]}; {where}")
     if found := re.search(r"Could not delete[^']*'([^'=]+)", message):
         return ConfigError(f"{found[1]}: cannot be removed, it is not there; {near(found[1], [*keys, *groups])}")
     if full_key and "Missing mandatory value" in message:
@@ -159,10 +177,20 @@ def _unknown_option(group: str, option: str, options: Sequence[str], groups: Seq
     return ConfigError(f"{group}: no option '{option}'; {hint}{rest}")
 
 
-def _unknown_key(key: str, known: Sequence[str]) -> ConfigError:
+def _unknown_key(key: str, known: Sequence[str], where: str) -> ConfigError:
     """Near matches among the keys beside it, or among all when nothing is known there."""
+    if re.fullmatch(r"arm(@[\w.]+)?|arms\.\w+", key):
+        return _no_arm(key, [other.removeprefix("arm@arms.") for other in known if other.startswith("arm@arms.")])
     if re.match(r"(engine\.(flags|env)|arms\.\w+\.options)\.", key):
         return ConfigError(f"{key}: not set in this rig; add it with +{key}=VALUE")
     parent = key.rpartition(".")[0]
     beside = [other for other in known if other.rpartition(".")[0] == parent and "@" not in other] if "@" not in key else []
-    return ConfigError(f"{key}: unknown key on the command line; {near(key, beside or known)}")
+    return ConfigError(f"{key}: unknown key {where}; {near(key, beside or known)}")
+
+
+def _no_arm(key: str, arms: Sequence[str]) -> ConfigError:
+    """An arm that the rig does not have, asked for in one of the ways that seem natural. One is added by name, with a +."""
+    name = key.rpartition(".")[2] if "." in key else "NAME"
+    close = difflib.get_close_matches(name, arms, n=1, cutoff=0.7)
+    meant = f"did you mean 'arm@arms.{close[0]}'? " if close else ""
+    return ConfigError(f"{key}: this rig has no such arm; {meant}to add one: +arm@arms.{name}=OPTION (options: rigs/arm)")

@@ -28,8 +28,8 @@ BENCH_EXAMPLES = """examples:
   samerig bench cpu_smollm2 -m draft_budget=1,3,7       three jobs; each measures plain again
   samerig bench cpu_smollm2 best_budget=true            a second table: each drafter at its own best draft budget
   samerig bench ./my_rig.yaml sampler.temperature=0.7   a rig file from anywhere; groups come from rigs/
-  samerig bench h200_qwen27b -m draft_budget=3,7 hydra/launcher=submitit_slurm
-                                                        jobs through a Hydra launcher plugin, if installed
+  samerig bench cpu_smollm2,smoke -m --results /shared/results hydra/launcher=ray
+                                                        two rigs on machines of a Ray cluster; submitit_slurm for Slurm
 
 An interrupted run is resumed by the same command. To start anew: --fresh."""
 
@@ -109,7 +109,9 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     bench = _command(commands, "bench", "measure a rig: all arms, plain included, take turns in every block", BENCH_EXAMPLES)
     _add_rig(bench)
-    bench.add_argument("-m", "--multirun", action="store_true", help="sweep: a comma list in an override makes one job each")
+    bench.add_argument(
+        "-m", "--multirun", action="store_true", help="sweep: a comma list of rigs or in an override makes one job each"
+    )
     bench.add_argument("--fresh", action="store_true", help="start a new run even if an unfinished one could be resumed")
     bench.set_defaults(command=_bench)
     plan = _command(commands, "plan", "say what bench would run and what is missing here; run nothing", PLAN_EXAMPLES)
@@ -216,29 +218,27 @@ def _run_folder(run: str, results: Path) -> Path:
 
 
 def _bench(args: argparse.Namespace) -> int:
-    jobs = _jobs(args)
-    if len(jobs) == 1:
-        bench_and_report(jobs[0], args.results, args.fresh)
+    from harness.compose import ConfigError, compose_run
+    from harness.launch import is_of_hydra, jobs_of, launcher_of, require_sound
+    from harness.plan import plan_run, require_nothing_missing
+
+    words = [word for word in args.overrides if is_of_hydra(word)]
+    overrides = [word for word in args.overrides if not is_of_hydra(word)]
+    if not args.multirun:
+        if words:
+            raise ConfigError(f"'{words[0]}': says how the jobs of a sweep are launched; add -m")
+        composed = compose_run(args.rig, overrides)
+        require_nothing_missing(plan_run(composed, args.results))
+        bench_and_report(composed, args.results, args.fresh)
+        return 0
+    launcher, jobs = launcher_of(words), list(jobs_of(args.rig.split(","), overrides))
+    require_sound(jobs, args.results, here=launcher is None)
+    if len(jobs) == 1 and launcher is None:
+        bench_and_report(compose_run(jobs[0].rig, jobs[0].overrides), args.results, args.fresh)
         return 0
     from harness.sweep import run_jobs
 
-    return run_jobs(args.rig, args.overrides, args.results, args.fresh)
-
-
-def _jobs(args: argparse.Namespace) -> list[ComposedRun]:
-    """Every job, composed and checked against this machine, before the first one starts."""
-    from harness.compose import ConfigError, compose_run, expand_sweep
-    from harness.plan import plan_run, require_nothing_missing
-
-    jobs = []
-    for overrides in expand_sweep(args.rig, args.overrides) if args.multirun else [args.overrides]:
-        try:
-            composed = compose_run(args.rig, overrides)
-            require_nothing_missing(plan_run(composed, args.results))
-        except ConfigError as error:
-            raise ConfigError(f"job {' '.join(overrides)}: {error}" if args.multirun else str(error)) from None
-        jobs.append(composed)
-    return jobs
+    return run_jobs(jobs, words, args.results, args.fresh)
 
 
 def bench_and_report(composed: ComposedRun, results: Path, fresh: bool) -> Path:

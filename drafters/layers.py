@@ -34,8 +34,7 @@ class Linear:
         self.kind = best_kind(weight_OI) if pack else "torch"
         self._simd = product_library() if self.kind == "simd" else None
         self._weight = self._packed(weight_OI)
-        held = weight_OI.nbytes if self.kind == "onednn-packed" else self._weight.nbytes  # oneDNN's own tensor tells no size
-        self.bytes = held + (0 if bias_O is None else bias_O.nbytes)
+        self.bytes = weight_OI.nbytes + (0 if bias_O is None else bias_O.nbytes)  # what fills up the last block is left out
 
     def _packed(self, weight_OI: Tensor) -> Tensor:
         if self._simd is not None:

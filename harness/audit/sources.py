@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from harness.audit.account import Account
-from harness.audit.claims import mistakes
+from harness.audit.claims import budget_mistake, mistakes
 from harness.audit.command import from_command
 from harness.audit.launch import is_launch
 from harness.audit.results import arms_of, from_results
@@ -34,8 +34,10 @@ def account_of(text: str, results: Path, version: str | None = None) -> Account:
 
 
 def claim_mistakes(*sides: Account) -> list[str]:
-    """What the numbers that published rigs claim for these arms say against each other."""
+    """What the numbers that published rigs claim for these arms say against each other, and budgets that only print equal."""
     found: dict[str, None] = {}
+    if len(sides) == 2 and (anchor := budget_mistake(*sides)):
+        found[f"A against B: {anchor}"] = None
     for side in sides:
         if side.source == "published" and side.family:
             run = compose_run(side.family).run

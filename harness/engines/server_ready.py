@@ -10,6 +10,9 @@ from harness.engines.base import EngineError
 from harness.engines.server_process import ServerProcess, is_listened_on, owns_port
 
 READY_TIMEOUT_S = 1800.0
+# vLLM looks at the whole system, with commands and packages, before it tells its configuration for the first time. What does
+# not answer in time is unknown for good, so this is no place to be short.
+INFO_TIMEOUT_S = 120.0
 POLL_S = 0.1
 
 

@@ -25,6 +25,7 @@ _RUNNER = re.compile(r"(?:Using|using the) (V[12]) [Mm]odel [Rr]unner")
 _LOADED = re.compile(r"Model loading took ([\d.]+) GiB memory and ([\d.]+) seconds")
 _READ = re.compile(r"Loading weights took ([\d.]+) seconds")
 _GRAPHS = re.compile(r"Graph capturing finished in ([\d.]+) secs, took ([\d.]+) GiB")
+_OVERRIDDEN = re.compile(r"Overriding num_gpu_blocks=(\d+) with num_gpu_blocks_override=(\d+)")
 _AVAILABLE = re.compile(r"Available KV cache memory: ([\d.]+) GiB")
 # Modes of CUDA graphs as the dump writes them: a number, or a pair of decode and everything else.
 _MODES = {"0": "off", "1": "piecewise", "2": "full", "[2, 0]": "full_decode_only", "[2, 1]": "full_and_piecewise"}
@@ -43,6 +44,8 @@ def resolved(run: Run, arm: Arm, found: Found) -> dict[str, Scalar]:
         factors["kv_dtype"] = factors.get("dtype")
     if "cuda_graphs" in factors:
         factors["cuda_graphs"] = _MODES.get(str(factors["cuda_graphs"]), factors["cuda_graphs"])
+    if factors.get("runner") is None and found.env.get("VLLM_USE_V2_MODEL_RUNNER") == "0":
+        factors["runner"] = "V1"  # what it was told to use it does not log
     if run.machine.kind == "cpu" and factors.get("attention_backend") is None:
         factors["attention_backend"] = "CPU_ATTN"  # the CPU platform has no other, and does not log it
     return factors
@@ -131,6 +134,9 @@ def memory(arm: Arm, found: Found, drafter_bytes: int | None) -> Memory:
         source["graph_bytes"] = "log: Graph capturing finished"
     if kv_bytes is not None:
         told = "server_info: kv_cache_memory_bytes" if cache.get("kv_cache_memory_bytes") else "log: Available KV cache memory"
+        if blocks := _OVERRIDDEN.findall(found.log):
+            fit, used = map(int, blocks[-1])
+            kv_bytes, told = kv_bytes * used // fit, f"{told}, of which {used} of {fit} blocks are used"
         source["kv_bytes"] = f"{told}; the drafter's layers included"
     if (tokens := cache.get("kv_cache_size_tokens")) is not None:
         source["kv_tokens"] = "server_info: kv_cache_size_tokens"

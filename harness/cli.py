@@ -54,6 +54,7 @@ REPORT_EXAMPLES = """examples:
   samerig report cpu_smollm2-20260101-120000-0f345d     the same, looked up in results/
   samerig report                                        the newest run
   samerig report results/one results/two                two runs side by side, as far as their rigs agree
+  samerig report results                                every run of a folder in one table: what a sweep gave
   samerig report RUN --html                             the page RUN/report.html, one file without a network
   samerig report RUN --csv > numbers.csv                every number; --markdown: tables for a model card
   samerig report RUN --figure docs/speedup.svg          the speedup figure; .png and .pdf too"""

@@ -9,6 +9,8 @@ from rich.console import Console
 
 from harness.report import export, print_report
 from harness.report.compare import print_comparison
+from harness.report.folder import print_folder, run_folders
+from harness.run_file import FILE
 
 
 def figure_file(folder: Path, file: Path) -> None:
@@ -33,8 +35,9 @@ def figure_file(folder: Path, file: Path) -> None:
 
 
 def show(folders: Sequence[Path], console: Console, form: str, file: Path | None = None, allow_confounded: bool = False) -> int:
-    """One form of report for every folder; two folders in the printed form stand side by side. Returns the exit code.
+    """One form of report for every folder; two runs in the printed form stand side by side. Returns the exit code.
 
+    A folder that holds runs is one table of them all; in the other forms it stands for its runs.
     `allow_confounded` prints speedups of confounded pairs, struck. `file` asks for the figure of a single run. Raises
     ValueError when it is asked of several.
     """
@@ -42,6 +45,12 @@ def show(folders: Sequence[Path], console: Console, form: str, file: Path | None
         if len(folders) != 1:
             raise ValueError(f"--figure {file}: draws one run, {len(folders)} were named")
         figure_file(folders[0], file)
+        return 0
+    if form == "table" and len(folders) == 1 and not (folders[0] / FILE).exists():
+        return print_folder(folders[0], console)
+    folders = [run for folder in folders for run in run_folders(folder)]
+    if form == "csv":
+        print(export.csv_of(folders), end="")
         return 0
     if form == "table" and len(folders) == 2:
         return print_comparison(folders[0], folders[1], console)
@@ -58,4 +67,4 @@ def _show(folder: Path, console: Console, form: str, allow_confounded: bool) -> 
 
         console.print(str(write_html(folder)), soft_wrap=True, markup=False)
     else:
-        print({"csv": export.csv, "markdown": export.markdown}[form](folder), end="")
+        print(export.markdown(folder), end="")

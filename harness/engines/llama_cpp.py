@@ -51,8 +51,9 @@ class LlamaCpp:
     flush = None  # every request says itself whether it may use cached prompts
 
     def model(self, run: Run, build: bool) -> str:
-        path = gguf_path(run)
-        if build and run.target.source == "package" and _sha256(path) != run.target.sha256:
+        """The target's file. The pin is of the package's own: a file that the rig names instead is identified by its hash."""
+        path, packaged = gguf_path(run), run.target.source == "package" and run.engine.flags.get("gguf") is None
+        if build and packaged and _sha256(path) != run.target.sha256:
             raise ValueError(f"target.sha256: {path} has another hash than the rig pins; reinstall {run.target.location}")
         return str(path)
 

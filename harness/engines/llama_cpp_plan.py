@@ -79,14 +79,21 @@ def _missing_method(run: Run, arm: Arm) -> list[str]:
     if not re.search(rf"\b{wanted}\b", known):
         return [f"arm method '{arm.method}': this llama.cpp has no --spec-type {wanted}; use a newer build"]
     refused = [name for name, value in arm.options.items() if name in ("sample", "confidence") and value]
-    return [f"arm option '{name}': llama.cpp cannot; leave it off" for name in refused]
+    return [*_missing_size(arm), *(f"arm option '{name}': llama.cpp cannot; leave it off" for name in refused)]
 
 
-def _missing_drafter(arm: Arm) -> list[str]:
+def _missing_size(arm: Arm) -> list[str]:
+    if arm.method != "ngram" or arm.options.get("min_n") == arm.options.get("max_n"):
+        return []
+    return ["arm option 'min_n': llama.cpp looks up one size only; set it to max_n, or take the arm ngram_simple"]
+
+
+def _missing_drafter(run: Run, arm: Arm) -> list[str]:
     path = drafter_path(arm)
     if path is None or path.endswith(".gguf"):
         return []
-    return [f"arm '{arm.label}': {path} holds no single .gguf; export it: python -m drafters.export_gguf {path}"]
+    how = f"python -m drafters.export_gguf {path} {gguf_path(run)}"
+    return [f"arm '{arm.label}': {path} holds no single .gguf; export it: {how}"]
 
 
 def _unservable(run: Run) -> list[str]:
@@ -125,4 +132,4 @@ def needs(path: Path, stated: Size | None) -> Needs:
 
 def missing(run: Run, arm: Arm) -> list[str]:
     """What this machine or this llama.cpp lacks for the arm, a line each."""
-    return [*_missing_model(run), *_missing_method(run, arm), *_missing_drafter(arm), *_unservable(run)]
+    return [*_missing_model(run), *_missing_method(run, arm), *_missing_drafter(run, arm), *_unservable(run)]

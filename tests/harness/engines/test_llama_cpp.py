@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import json
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from drafters.ngram_simple import NgramSimpleDrafter
 from harness.compose import compose_run
 from harness.config import Arm, Checkpoint, Run
 from harness.engines import llama_cpp_plan
@@ -21,6 +24,7 @@ from harness.engines.server_dialect import Found
 from harness.engines.server_metrics import parse_metrics
 from harness.ledger import ledger, request_row
 from harness.load import Result, run_window
+from harness.metrics.ledger import accepted_prefix
 from harness.processes import is_alive
 
 RECORDED = Path(__file__).parents[2] / "recorded"
@@ -185,6 +189,7 @@ def test_what_this_llama_cpp_cannot_serve_is_refused_before_launch(tmp_path: Pat
         return " ".join(DIALECT.missing(run, arm))
 
     assert gaps(RUN.arms["ngram"]) == ""
+    assert "one size" in gaps(RUN.arms["ngram"].model_copy(update={"options": {"min_n": 1, "max_n": 3}}))
     assert "llama.cpp has none of this name" in gaps(drafting("xpress", str(tmp_path)))
     assert "has no --spec-type draft-dspark; use a newer build" in gaps(drafting("dspark", str(tmp_path)))
     assert "holds no single .gguf; export it" in gaps(drafting("eagle3", str(tmp_path)))
@@ -270,7 +275,24 @@ def test_the_real_server_drafts_accepts_and_changes_no_greedy_token(tmp_path: Pa
     drafted, accepted, steps = (sum(row[name] for row in rows["ngram"]) for name in ("drafted", "accepted", "steps_with_draft"))
     assert drafted > 0
     assert 1 + accepted / steps > 1.5  # the prompt repeats itself, and so does the model
+    told = [(row["steps_with_draft"], row["drafted"], row["accepted"]) for row in rows["ngram"]]
+    assert told == [ngram_of_the_reference(ids, row["token_ids"]) for ids, row in zip(prompts, rows["ngram"], strict=True)]
     assert all(row["steps_with_draft"] == 0 and row["cached_tokens"] == 0 for row in rows["plain"])
+
+
+def ngram_of_the_reference(prompt: tuple[int, ...], answer: list[int], budget: int = 4) -> tuple[int, int, int]:
+    """Drafting steps, drafted and accepted, had the reference engine's drafter of the same rule drafted this greedy answer."""
+    drafter = NgramSimpleDrafter(cast(Any, SimpleNamespace(device="cpu")), RUN.arms["ngram"].options, None)
+    new, done, steps = [*prompt[1:], answer[0]], 1, [0, 0, 0]
+    while done < len(answer):
+        drafter.observe([0], None, torch.tensor([new]), [len(new)])
+        draft = drafter.propose([0], [min(budget, len(answer) - done - 1)])
+        tokens = draft.tokens_RK[0].tolist() if draft else []
+        hits = accepted_prefix([a == b for a, b in zip(tokens, answer[done:], strict=False)])
+        steps = [steps[0] + bool(tokens), steps[1] + len(tokens), steps[2] + hits]
+        new = answer[done : done + hits + 1]
+        done += hits + 1
+    return steps[0], steps[1], steps[2]
 
 
 async def _serve(run: Run, arm: str, prompts: list[tuple[int, ...]], log: Path) -> list[dict[str, Any]]:

@@ -21,6 +21,7 @@ RECORDED = Path(__file__).parents[2] / "recorded" / "vllm-0.32.0-cpu"
 BUDGETS = {"plain": None, "ngram": 4, "draft_model": 3, "mtp": 1, "dflash": 7}
 PROMPT = (462, 614, 266, 11, 297, 74, 89, 301, 724, 487, 724, 654, 342, 614, 266, 11, 297, 74, 89, 301, 724, 487)
 VLLM = Vllm()
+NAMES = {INFO: "server_info.json", VERSION: "version.json"}
 
 
 @cache
@@ -40,10 +41,7 @@ def _request(tokens: int = 24) -> Request:
 
 def _found(method: str) -> Found:
     folder = RECORDED / method
-    info = {
-        path: json.loads((folder / name).read_text("utf-8"))
-        for path, name in ((INFO, "server_info.json"), (VERSION, "version.json"))
-    }
+    info = {path: json.loads((folder / name).read_text("utf-8")) for path, name in NAMES.items()}
     return Found(info, parse_metrics((folder / "metrics.txt").read_text("utf-8")), (folder / "server.log").read_text("utf-8"))
 
 
@@ -175,6 +173,45 @@ def test_startup_and_memory_come_from_log_and_configuration() -> None:
     assert memory.weights_bytes == int(15.03 * 2**30)
     assert memory.graph_bytes == int(0.55 * 2**30)
     assert set(memory.source) == {"weights_bytes", "drafter_weights_bytes", "graph_bytes", "kv_bytes", "kv_tokens"}
+
+
+SMOLLM2 = RECORDED.parent / "vllm-0.32.0-cpu-smollm2" / "ngram"  # the rig cpu_smollm2_vllm as launched, its own flags
+
+
+def _smollm2() -> Found:
+    info = {path: json.loads((SMOLLM2 / name).read_text("utf-8")) for path, name in NAMES.items()}
+    families = parse_metrics((SMOLLM2 / "metrics.txt").read_text("utf-8"))
+    return Found(info, families, (SMOLLM2 / "server.log").read_text("utf-8"), (), dict(_run().engine.env))
+
+
+def test_the_rig_as_launched_resolves_to_what_it_pins() -> None:
+    run, found = _run(), _smollm2()
+    factors, pinned = resolved(run, run.arms["ngram"], found), VLLM.pinned(run)
+    assert {name: factors.get(name) for name in pinned} == pinned
+    assert (factors["runner"], factors["method"], factors["draft_budget"]) == ("V1", "ngram", 4)
+    assert problems(run, run.arms["ngram"], found) == []
+
+
+def test_kv_bytes_are_those_of_the_blocks_in_use_and_not_of_all_that_would_fit() -> None:
+    memory = VLLM.memory(_run(), _run().arms["ngram"], _smollm2())
+    exact = 65536 * 30 * 2 * 3 * 64 * 4  # tokens, layers, keys and values, heads, numbers of a head, bytes
+    assert memory.kv_tokens == 65536
+    assert memory.kv_bytes == pytest.approx(
+        exact, rel=2e-3
+    )  # a whole number of blocks fits: the log's division is rounded down
+    assert "512 of 1092 blocks" in memory.source["kv_bytes"]
+
+
+def test_steps_of_a_real_stream_are_those_that_its_per_request_metrics_list() -> None:
+    run = _run()
+    prompt = (504, 2365, 3950, 282) * 6 + (504,)
+    reader = VLLM.reader(run, run.arms["ngram"], Request("r", prompt, 12, (), True, run.sampler))
+    events = [text for text in EventParser().feed((SMOLLM2 / "stream.sse").read_bytes()) if text != b"[DONE]"]
+    chunks = [chunk for number, text in enumerate(events) for chunk in reader.read(number, json.loads(text))]
+    chunks += reader.end()
+    assert [len(chunk.token_ids) for chunk in chunks] == [1, 5, 5, 1]  # the last step was cut at the limit of 12
+    assert chunks[-1].finish == "length"
+    assert chunks[-1].told == Told(0, ((4, 4),) * 3, 3, 12, 12)
 
 
 def _with_metrics(told: dict[str, Any], method: str = "draft_model") -> bytes:

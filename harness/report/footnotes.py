@@ -12,6 +12,7 @@ from harness.metrics import LENGTH_LIMIT, REASONS
 from harness.report.run import FinishedRun
 from harness.report.summary import ALL, Number
 from harness.report.table import Line, verdict_of
+from harness.stats import CLAIM_BLOCKS, standard_errors
 
 REFUSALS = {"coalesced", "exceeds_budget", "concurrency_not_reached", "no_pairs"}
 Groups = Mapping[str, Mapping[str, Line]]
@@ -37,10 +38,25 @@ def control_lines(run: FinishedRun, concurrency: int, groups: Groups) -> Iterato
             verdict, _, claim = arms[arm]["speedup"].note.partition(": ")
             if claim.startswith("no detected") and verdict != "CONFOUNDED":
                 yield f"  ~ {name}: {claim}"
+    yield from _wide_lines(run.complete_blocks(), groups)
     yield from _pair_lines(run, concurrency, seen)
     notes = {number.note for arms in groups.values() for line in arms.values() for number in line.values()}
     for reason in sorted(notes & REFUSALS):
         yield f"refused: {REASONS[reason]}"
+
+
+def _wide_lines(blocks: int, groups: Groups) -> Iterator[str]:
+    """What `detectable` means, and how much of a width is for want of boots: told once below differences not detected."""
+    claims = [line["speedup"].note for arms in groups.values() for line in arms.values() if "speedup" in line]
+    if blocks < 2 or not any("no detected" in claim for claim in claims):
+        return
+    few = standard_errors(blocks)
+    want = f", {standard_errors(CLAIM_BLOCKS):.1f} with {CLAIM_BLOCKS}" if blocks < CLAIM_BLOCKS else ""
+    yield (
+        f"  ~ how wide and why: {blocks} boots per arm say little of how much boots differ, so an interval reaches up to"
+        f" {few:.1f} standard errors to each side (2.0 with very many boots{want}). Detectable is the difference that"
+        " this design would find in four runs of five: no detected difference does not say that there is none"
+    )
 
 
 def _in_classes(control: Control, verdicts: Mapping[str, str]) -> str:

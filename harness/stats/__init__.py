@@ -11,6 +11,7 @@ from harness.stats.interval import (
     block_speedup,
     paired_speedup,
     ratio_interval,
+    standard_errors,
     t_interval,
     variance_components,
 )
@@ -33,6 +34,7 @@ __all__ = [
     "paired_speedup",
     "ratio_interval",
     "ratio_of_medians",
+    "standard_errors",
     "t_interval",
     "variance_components",
 ]

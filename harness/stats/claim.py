@@ -30,8 +30,13 @@ class Finding:
     def __str__(self) -> str:
         if self.kind == "no detected difference":
             equal = f"; equal within {100 * SMALLEST_EFFECT:g} %" if self.equal else ""
-            return f"no detected difference (detectable: {100 * (self.detectable or 0):.1f} %{equal})"
+            return f"no detected difference (detectable: {_effect(self.detectable or 0)}{equal})"
         return self.kind
+
+
+def _effect(share: float) -> str:
+    """A share of plain's speed, above its double as a factor: 1,750 % is read as nothing by anybody."""
+    return f"{100 * share:.1f} %" if share < 1 else f"from {1 + share:.1f}x or {1 / (1 + share):.2f}x on"
 
 
 def judge(speedup: Speedup, floor: float, p_value: float | None = None) -> Finding:

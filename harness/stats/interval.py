@@ -155,6 +155,17 @@ def t_interval(values: Array) -> Interval:
     return Interval(float(values.mean()), float(values.std(ddof=1)) / math.sqrt(len(values)), len(values) - 1)
 
 
+def standard_errors(blocks: int) -> float:
+    """Half width of an interval in standard errors where all that varies is the boot: Student's t on `blocks - 1`.
+
+    12.7 with two boots, 4.3 with three, 2.8 with five, 2.0 with very many. Where prompts vary too, the degrees of freedom are
+    more and the factor is less. Raises ValueError under two blocks.
+    """
+    if blocks < 2:
+        raise ValueError("standard_errors: needs two blocks")
+    return float(stats.t.ppf((1 + CONFIDENCE) / 2, blocks - 1))
+
+
 def ratio_interval(numerators: Array, denominators: Array) -> Interval:
     """Ratio of sums with an interval clustered by unit: `sum(n)/sum(d)` over prompts, linearised, Student's t on prompts - 1.
 

@@ -86,6 +86,16 @@ def test_the_table_fits_and_holds_every_column(folder, width):
     assert "~ code: no detected difference" in text
 
 
+@pytest.mark.parametrize(("blocks", "said"), [(2, "up to 12.7 standard"), (5, "up to 2.8 standard")])
+def test_a_difference_that_was_not_detected_says_how_wide_its_interval_is_and_why(tmp_path, blocks, said):
+    text = " ".join(printed(write_run(tmp_path / "run", simulate(blocks), CONFIG)).split())
+    assert text.count("how wide and why") == 2, "once per concurrency"
+    assert said in text
+    assert ("2.8 with 5" in text) == (blocks < 5)
+    one = printed(write_run(tmp_path / "one", simulate(1), CONFIG))
+    assert "how wide" not in one
+
+
 def test_the_table_prints_what_the_summary_holds(folder, numbers):
     text, fast = printed(folder), pick(numbers, "speedup")
     assert f"{fast.value:.2f}x [{fast.low:.2f}, {fast.high:.2f}]" in text

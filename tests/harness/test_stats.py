@@ -19,6 +19,7 @@ from harness.stats import (
     paired_speedup,
     ratio_interval,
     ratio_of_medians,
+    standard_errors,
     t_interval,
     variance_components,
 )
@@ -191,3 +192,16 @@ def test_the_noise_floor_is_the_half_width_of_plain_against_plain():
     a_a = block_speedup(np.log([1.0, 1.02, 0.98]), 10)
     assert noise_floor(a_a) == pytest.approx(math.expm1((math.log(a_a.high) - math.log(a_a.low)) / 2))
     assert noise_floor(None) == noise_floor(Missing("no_pairs")) == noise_floor(Speedup(1.0, 1, 1, None)) == 0.0
+
+
+def test_what_only_a_multiple_would_show_is_told_as_a_factor_and_not_as_percent():
+    assert str(judge(Speedup(1.0, 2, 6, Interval(0.0, 0.1, 1)), 0.0)) == (
+        "no detected difference (detectable: from 4.1x or 0.24x on)"
+    )
+    assert "(detectable: 1.7 %" in str(judge(Speedup(1.0, 9, 6, Interval(0.0, 0.006, 40)), 0.0))
+
+
+def test_few_boots_make_an_interval_wide_by_themselves():
+    assert [round(standard_errors(blocks), 1) for blocks in (2, 3, 5, 1000)] == [12.7, 4.3, 2.8, 2.0]
+    with pytest.raises(ValueError, match="two blocks"):
+        standard_errors(1)

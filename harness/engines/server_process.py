@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import re
 import signal
 import socket
 import sys
@@ -19,6 +20,7 @@ from harness.engines.base import EngineError
 GUARD = Path(__file__).with_name("server_guard.py")
 TERM_S, KILL_S = 20.0, 10.0
 LOG_BYTES = 8 << 20
+_EXCEPTION = re.compile(r"\b\w+(?:Error|Exception): .*\S")
 
 
 def free_port() -> int:
@@ -73,7 +75,7 @@ class ServerProcess:
             how = f"was killed by {name}" + (" (out of memory?)" if name == "SIGKILL" else "")
         else:
             how = f"exited with code {code}"
-        return how + self.last_lines()
+        return how + self._first_error() + self.last_lines()
 
     def log(self) -> str:
         """What this serving has written so far, its last `LOG_BYTES`."""
@@ -83,6 +85,11 @@ class ServerProcess:
             size = stream.seek(0, os.SEEK_END)
             stream.seek(max(self._log_from, size - LOG_BYTES))
             return stream.read().decode("utf-8", "replace")
+
+    def _first_error(self) -> str:
+        """The first exception in the log, if the last lines do not hold it: engines of several processes end in long echoes."""
+        found = _EXCEPTION.search(self.log())
+        return "" if found is None or found[0] in self.last_lines() else f"; first error: {found[0]}"
 
     def last_lines(self, count: int = 8) -> str:
         lines = [line.strip() for line in self.log().splitlines() if line.strip()][-count:]

@@ -6,10 +6,15 @@ real machines. Heavy (Ray is 80 MB), so it is a program and no part of `make tes
 
 from __future__ import annotations
 
+import os
 import sys
 import tempfile
 import time
 from pathlib import Path
+
+# A node whose helpers are slow to start gives itself up after half a minute: on a busy machine that is too early.
+os.environ.setdefault("RAY_agent_register_timeout_ms", "600000")
+os.environ.setdefault("RAY_raylet_start_wait_time_s", "600")
 
 import scaled
 from ray.cluster_utils import Cluster

@@ -65,7 +65,7 @@ def check_runs(results: Path, rigs: list[Path], budgets: tuple[int, ...]) -> lis
                 {c.cell_id for s in plan_servings(composed.run, code_hash()) for c in s.cells},
             )
     folders = sorted(file.parent for file in results.glob("*/run.json"))
-    assert Counter(facts_of(folder)["config_hash"] for folder in folders) == Counter(found)
+    assert Counter(facts_of(folder)["config_hash"] for folder in folders) == Counter(list(found))
     for folder in folders:
         name, cells = found[facts_of(folder)["config_hash"]]
         tables = read_tables(folder)

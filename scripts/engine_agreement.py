@@ -44,10 +44,12 @@ class Answers:
 
     @property
     def length(self) -> float:
-        return sum(self.made) / sum(self.steps)
+        return sum(self.made) / sum(self.steps) if sum(self.steps) else float("nan")
 
     def __str__(self) -> str:
         told = [(made, steps) for made, steps in zip(self.made, self.steps, strict=True) if steps]
+        if len(told) < 2:
+            return "a draft in fewer than two answers; ask for more --prompts or --tokens"
         interval = ratio_interval(*(np.array(column, dtype=float) for column in zip(*told, strict=True)))
         return f"{self.length:.4f} [{interval.low:.4f}, {interval.high:.4f}] (n={len(told)} prompts, {sum(self.steps)} steps)"
 
@@ -76,7 +78,7 @@ def agrees(arm: str, args: argparse.Namespace) -> bool:
     same = sum(a == b for a, b in zip(ours.ids, theirs.ids, strict=True))
     difference = theirs.length / ours.length - 1
     print(f"{arm:8} difference {difference:+.2%}; {same} of {len(ours.ids)} answers are the same tokens", flush=True)
-    return abs(difference) <= WITHIN
+    return abs(difference) <= WITHIN  # false where nothing was drafted
 
 
 def runs(arm: str, args: argparse.Namespace) -> Mapping[str, Run]:

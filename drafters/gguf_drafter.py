@@ -162,7 +162,7 @@ def _dflash(config: Mapping[str, Any], target: TargetShape, more: Mapping[str, V
     if window := next((w for w in read.windows if w is not None), None):
         fields |= {".attention.sliding_window": window}
         fields |= {".attention.sliding_window_pattern": [w is not None for w in read.windows]}
-    return DrafterFile("dflash", fields | more, _heads(config))
+    return DrafterFile("dflash", {**fields, **more}, _heads(config))
 
 
 def _dspark_fields(config: Mapping[str, Any]) -> dict[str, Value]:

@@ -19,7 +19,7 @@ from harness.config import Arm, Run
 from harness.engines import method_support, sglang_command, sglang_missing, vllm_command, vllm_missing
 from harness.engines.method_support import admits, assumed_version, method_gap, parse_version, version_gap
 from harness.engines.reference_plan import without_drafter
-from harness.engines.server_dialect import Dialect
+from harness.engines.server_dialect import ROOT, Dialect
 from harness.engines.sglang import SGLang, SGLangEngine
 from harness.engines.vllm import Vllm, VllmEngine
 
@@ -49,7 +49,7 @@ def golden(rig: str) -> str:
     lines = ["environment", *(f"  {name}={value}" for name, value in env.items()), "base", *_folded(base)]
     for name, arm in run.arms.items():
         lines += [name, *(_folded(dialect.speculation(run, arm)) or ["  nothing"])]
-    return "\n".join(lines) + "\n"
+    return ("\n".join(lines) + "\n").replace(f"{ROOT}/", "")  # a checkpoint of this repository is named by its whole path
 
 
 def _folded(words: list[str]) -> list[str]:

@@ -32,6 +32,7 @@ from harness.engines.base import (
     Scalar,
     Step,
 )
+from harness.engines.chunk_stream import ChunkStream
 from harness.engines.reference_plan import command, estimate, missing, pinned, speculation, without_drafter
 from harness.inside import Replay, WidthTime
 
@@ -72,7 +73,7 @@ class ReferenceEngine:
         self._process: asyncio.subprocess.Process | None = None
         self._reader: asyncio.Task[None] | None = None
         self._ready: asyncio.Future[dict[str, Any]] | None = None
-        self._streams: dict[str, asyncio.Queue[Chunk | EngineError]] = {}
+        self._streams: dict[str, ChunkStream] = {}
         self._answers: dict[int, asyncio.Future[Any]] = {}
         self._asked = 0
 
@@ -107,17 +108,16 @@ class ReferenceEngine:
         )
 
     async def generate(self, request: Request) -> AsyncIterator[Chunk]:
-        queue: asyncio.Queue[Chunk | EngineError] = asyncio.Queue()
-        self._streams[request.request_id] = queue
+        stream = self._streams[request.request_id] = ChunkStream()
         try:
             self._send(_generate_message(request))
             while True:
-                chunk = await queue.get()
-                if isinstance(chunk, EngineError):
-                    raise chunk
-                yield chunk
-                if chunk.finish:
-                    return
+                for chunk in await stream.arrived():
+                    if isinstance(chunk, EngineError):
+                        raise chunk
+                    yield chunk
+                    if chunk.finish:
+                        return
         finally:
             # Still there means that it did not finish: the caller gave up, and the slot must come free.
             if self._streams.pop(request.request_id, None) and self._alive:
@@ -182,21 +182,21 @@ class ReferenceEngine:
     def _dispatch(self, arrived_ns: int, message: dict[str, Any]) -> None:
         if "tokens" in message:
             for request_id, token_ids, drafted, accepted, finish in message["tokens"]:
-                if queue := self._streams.get(request_id):
-                    queue.put_nowait(Chunk(arrived_ns, tuple(token_ids), drafted, accepted, finish))
+                if stream := self._streams.get(request_id):
+                    stream.put(Chunk(arrived_ns, tuple(token_ids), drafted, accepted, finish))
                 if finish:
                     self._streams.pop(request_id, None)
         elif "answer" in message:
             self._answers.pop(message["answer"]).set_result(message["value"])
         elif "failed" in message:
-            if queue := self._streams.pop(message["failed"], None):
-                queue.put_nowait(EngineError(message["error"]))
+            if stream := self._streams.pop(message["failed"], None):
+                stream.put(EngineError(message["error"]))
         elif self._ready:
             self._ready.set_result(message["ready"])
 
     def _fail_all(self, error: EngineError) -> None:
-        for queue in self._streams.values():
-            queue.put_nowait(error)
+        for stream in self._streams.values():
+            stream.put(error)
         for waiting in [self._ready, *self._answers.values()]:
             if waiting and not waiting.done():
                 waiting.set_exception(error)

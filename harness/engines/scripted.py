@@ -90,7 +90,7 @@ class ScriptedEngine:
         self._log_path = log_path
         self._asked = 0
         self._running = 0
-        self._steps: list[Step] = []
+        self._steps: list[tuple[int, int, Beat]] = []  # when, requests that ran, and what; made into steps when asked for
         self._prepared: dict[str, tuple[Sequence[Beat], Iterator[int]]] = {}
         counted = "verify_steps draftless_steps drafted accepted output_tokens prefill_tokens cached_tokens preemptions"
         self._totals = dict.fromkeys(counted.split(), 0)
@@ -148,7 +148,7 @@ class ScriptedEngine:
         if not self._script.tells_steps:
             return None
         drained, self._steps = self._steps, []
-        return drained
+        return [self._step(*told) for told in drained]
 
     async def flush(self) -> None:
         """Nothing to do: this engine has no prefix cache."""
@@ -179,11 +179,12 @@ class ScriptedEngine:
             totals["verify_steps" if beat.drafted else "draftless_steps"] += 1
             totals["drafted"] += beat.drafted
             totals["accepted"] += beat.accepted or 0
+        self._steps.append((time.monotonic_ns(), self._running, beat))
+
+    def _step(self, at: int, running: int, beat: Beat) -> Step:
         kind = "prefill" if beat.drafted is None else "decode"
-        rows = 1 + (beat.drafted or 0)
-        at, length = time.monotonic_ns(), round(self._script.step_ms * 1e6)
-        drafted, accepted = beat.drafted or 0, beat.accepted or 0
-        self._steps.append(Step(at, kind, self._running, rows, 0, 0, length, 0, length, drafted, accepted, beat.tokens))
+        length, drafted, accepted = round(self._script.step_ms * 1e6), beat.drafted or 0, beat.accepted or 0
+        return Step(at, kind, running, 1 + drafted, 0, 0, length, 0, length, drafted, accepted, beat.tokens)
 
 
 def drawn_beats(request: Request, budget: int, script: Script) -> list[Beat]:

@@ -32,7 +32,7 @@ best_budget: false
 budget_candidates: [1, 3]
 concurrency: [1]
 target: {{name: scripted, location: "{tokenizer}", dtype: float32, quantization: none, context: 2048}}
-protocol: {{check_answers: none, blocks: 2, sample_period_s: 0.1}}
+protocol: {{check_answers: none, blocks: 1, sample_period_s: 0.1}}
 engine:
   adapter: harness.engines.scripted.ScriptedEngine
   max_running_requests: 4

@@ -72,8 +72,9 @@ class Linear:
 
 def in_blocks(weight_OI: Tensor, columns: int) -> Tensor:
     """The weight as [blocks, I, columns]: `columns` outputs side by side, the last block filled up with noughts."""
-    missing = -weight_OI.shape[0] % columns
-    return F.pad(weight_OI, (0, 0, 0, missing)).unflatten(0, (-1, columns)).transpose(1, 2).contiguous()
+    full_OI: Tensor = F.pad(weight_OI, (0, 0, 0, -weight_OI.shape[0] % columns))
+    blocks: Tensor = full_OI.unflatten(0, (-1, columns)).transpose(1, 2).contiguous()
+    return blocks
 
 
 def best_kind(weight: Tensor) -> str:

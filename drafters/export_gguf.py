@@ -3,7 +3,7 @@
     python -m drafters.export_gguf CHECKPOINT TARGET.gguf [OUT.gguf] [--dtype float16]
 
 CHECKPOINT is a folder with config.json and safetensors: EAGLE-3, DFlash, DFlash 2 or DSpark. TARGET.gguf is the file that will
-be served; the drafter takes its vocabulary from it. OUT is CHECKPOINT/drafter.gguf unless given: there rigs look for it.
+be served; the drafter takes its vocabulary from it. OUT is CHECKPOINT.gguf, beside the folder, unless given: there rigs look.
 Matrices are stored in --dtype, everything else in float32. llama.cpp multiplies float16 matrices by activations rounded to
 float16 too; float32 keeps its drafts equal to the reference engine's.
 """
@@ -75,7 +75,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("out", type=Path, nargs="?")
     parser.add_argument("--dtype", choices=_DTYPES, default="float16")
     args = parser.parse_args(arguments)
-    out = args.out or args.checkpoint / "drafter.gguf"
+    out = args.out or args.checkpoint.with_name(f"{args.checkpoint.name}.gguf")
     try:
         export(args.checkpoint, args.target, out, args.dtype)
     except (ValueError, OSError) as problem:

@@ -53,12 +53,13 @@ def gguf_path(run: Run) -> Path:
 
 
 def drafter_path(arm: Arm) -> str | None:
-    """The drafter's GGUF: the checkpoint itself, or the one such file in its folder."""
+    """The drafter's GGUF: the checkpoint itself, the one such file in its folder, or the exported one beside the folder."""
     path = checkpoint_path(arm)
     if path is None or path.endswith(".gguf"):
         return path
     files = sorted(Path(path).glob("*.gguf"))
-    return str(files[0]) if len(files) == 1 else path
+    beside = Path(path).with_name(f"{Path(path).name}.gguf")
+    return str(files[0]) if len(files) == 1 else str(beside) if beside.is_file() else path
 
 
 def _missing_model(run: Run) -> list[str]:

@@ -98,7 +98,7 @@ def test_an_eagle3_file_holds_the_checkpoint(tmp_path: Path, target: Path) -> No
 def test_only_matrices_are_stored_in_half_precision(tmp_path: Path, target: Path) -> None:
     folder = checkpoint(tmp_path / "eagle3", vocabulary(target))
     assert main([str(folder), str(target)]) == 0
-    kinds = {tensor.name: tensor.tensor_type.name for tensor in gguf.GGUFReader(folder / "drafter.gguf").tensors}
+    kinds = {tensor.name: tensor.tensor_type.name for tensor in gguf.GGUFReader(tmp_path / "eagle3.gguf").tensors}
     assert {kind for name, kind in kinds.items() if "norm" in name} == {"F32"}
     assert kinds.pop("d2t") == "I64"
     assert {kind for name, kind in kinds.items() if "norm" not in name} == {"F16"}
@@ -111,7 +111,7 @@ def test_a_tensor_for_which_llama_cpp_has_no_place_is_refused(
     folder = checkpoint(tmp_path / "eagle3", vocabulary(target), **{name: torch.zeros(HIDDEN)})
     assert main([str(folder), str(target)]) == 1
     assert name in capsys.readouterr().err
-    assert not (folder / "drafter.gguf").exists()
+    assert not (tmp_path / "eagle3.gguf").exists()
 
 
 def test_a_drafter_of_another_vocabulary_is_refused(tmp_path: Path, target: Path) -> None:

@@ -7,7 +7,7 @@
 
 # %%
 from harness.report.figures import source, speedup
-from harness.report.notebook import run_folder
+from harness.report.notebook import run_folder, run_folders
 from harness.report.verdict import sentences
 
 run = source(run_folder())
@@ -44,3 +44,14 @@ speedup.by_concurrency(run) or "one level of concurrency was measured"
 # %%
 kinds = run.numbers[run.numbers.metric.isin(["speedup", "decode_speedup", "latency_speedup"])]
 kinds[["content_class", "concurrency", "arm", "metric", "value", "low", "high", "n", "note"]].round(3)
+
+# %% [markdown]
+# ## Every run of the folder
+#
+# The figures above show the first run by name. Each verdict below is over its own run's plain; speeds of two runs are never
+# divided by each other. `samerig report DIR` prints all runs of a folder as one table.
+
+# %%
+for folder in run_folders():
+    one = source(folder)
+    print(one.run.run_id, *sentences(one.run, one.numbers), sep="\n  ")

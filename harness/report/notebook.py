@@ -15,8 +15,13 @@ def run_folder() -> Path:
 
     Raises FileNotFoundError where there is none.
     """
+    return run_folders()[0]
+
+
+def run_folders() -> list[Path]:
+    """All runs of that folder, by name; itself alone if it is a run. Raises FileNotFoundError where there is none."""
     folder = Path(os.environ.get("RESULTS") or SAMPLE)
     runs = [folder] if (folder / "run.json").exists() else sorted(path.parent for path in folder.glob("*/run.json"))
     if not runs:
         raise FileNotFoundError(f"{folder}: no run here; set RESULTS to the folder of a run")
-    return runs[0]
+    return runs

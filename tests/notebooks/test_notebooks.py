@@ -2,12 +2,13 @@
 
 import ast
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from harness.report.notebook import PUBLISHED, SAMPLE, run_folder
+from harness.report.notebook import PUBLISHED, SAMPLE, run_folder, run_folders
 
 FOLDER = Path(__file__).parents[2] / "notebooks"
 SOURCES = sorted(FOLDER.glob("*.py"))
@@ -99,3 +100,17 @@ def test_results_names_another_run_and_a_folder_without_one_is_refused(monkeypat
     monkeypatch.setenv("RESULTS", str(tmp_path / "nothing"))
     with pytest.raises(FileNotFoundError, match="set RESULTS"):
         run_folder()
+
+
+def test_of_several_runs_the_first_by_name_is_shown_and_all_are_told(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, small_run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("cpu_rig-20260101-000000-aaaaaa", "cpu_rig_other-20260101-000000-bbbbbb"):  # the base rig comes first
+        shutil.copytree(small_run, tmp_path / name)
+    monkeypatch.setenv("RESULTS", str(tmp_path))
+    assert [folder.name.split("-")[0] for folder in run_folders()] == ["cpu_rig", "cpu_rig_other"]
+    assert run_folder() == run_folders()[0]
+    run(FOLDER / "speedup.py")
+    told = capsys.readouterr().out
+    assert told.startswith("cpu_rig-")
+    assert "\ncpu_rig_other-" in told

@@ -109,6 +109,6 @@ def _check_finished(results: Path, target: Path, undisturbed: pd.DataFrame) -> N
     assert not found.duplicated(["cell_id", "prompt_id"]).any()
     pd.testing.assert_frame_equal(found, undisturbed)
     assert found[found.arm == "ngram"].accepted.sum() > 0
-    texts = found.groupby("arm").token_ids.apply(Counter)
+    texts = {arm: Counter(rows.token_ids) for arm, rows in found.groupby("arm")}
     assert texts["plain"] == texts["ngram"]
     assert not list(folder.rglob(".tmp-*"))

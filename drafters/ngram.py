@@ -25,7 +25,7 @@ from drafters.contract import Draft, Tap, Target
 
 
 @dataclass(slots=True)
-class _Context:
+class Context:
     """One request: its tokens, and for every n-gram the positions just behind its occurrences, ascending."""
 
     tokens: list[int] = field(default_factory=list)
@@ -42,14 +42,18 @@ class NgramDrafter:
             raise ValueError(f"checkpoint: the n-gram drafter has no weights; remove '{checkpoint}'")
         self.min_n, self.max_n = _sizes(options)
         self._device = torch.device(getattr(target, "device", "cpu"))
-        self._contexts: dict[int, _Context] = {}
+        self._contexts: dict[int, Context] = {}
 
     def observe(self, slots: Sequence[int], hidden_RTM: Tensor | None, tokens_RT: Tensor, counts: Sequence[int]) -> None:
         for slot, row, count in zip(slots, tokens_RT.tolist(), counts, strict=True):
-            self._append(self._contexts.setdefault(slot, _Context()), row[:count])
+            self._append(self._contexts.setdefault(slot, Context()), row[:count])
 
     def propose(self, slots: Sequence[int], budgets: Sequence[int]) -> Draft | None:
-        drafts = [self._continuation(slot, budget) for slot, budget in zip(slots, budgets, strict=True)]
+        contexts = [self._contexts.get(slot) for slot in slots]
+        drafts = [
+            self.continuation(c, budget) if c is not None and budget > 0 else []
+            for c, budget in zip(contexts, budgets, strict=True)
+        ]
         lengths = [len(draft) for draft in drafts]
         width = max(lengths, default=0)
         if width == 0:
@@ -64,7 +68,7 @@ class NgramDrafter:
         """Bytes: no `weights`; `state` is estimated from the sizes of the Python objects held."""
         return {"weights": 0, "state": sum(self._context_bytes(context) for context in self._contexts.values())}
 
-    def _append(self, context: _Context, new: list[int]) -> None:
+    def _append(self, context: Context, new: list[int]) -> None:
         tokens, ends = context.tokens, context.ends
         first = len(tokens) + 1
         tokens.extend(new)
@@ -72,10 +76,8 @@ class NgramDrafter:
             for end in range(max(first, n), len(tokens) + 1):
                 ends.setdefault(tuple(tokens[end - n : end]), []).append(end)
 
-    def _continuation(self, slot: int, budget: int) -> list[int]:
-        context = self._contexts.get(slot)
-        if context is None or budget < 1:
-            return []
+    def continuation(self, context: Context, budget: int) -> list[int]:
+        """What is proposed behind a request's tokens, the anchor last."""
         tokens = context.tokens
         for n in range(min(self.max_n, len(tokens)), self.min_n - 1, -1):
             ends = context.ends[tuple(tokens[-n:])]  # holds at least the suffix itself, which ends last
@@ -84,7 +86,7 @@ class NgramDrafter:
                 return tokens[start : start + budget]
         return []
 
-    def _context_bytes(self, context: _Context) -> int:
+    def _context_bytes(self, context: Context) -> int:
         """Containers as Python sizes them, and one pointer per position of the index (every n size indexes every token)."""
         grams = len(context.ends)
         per_gram = sys.getsizeof(tuple(range(self.max_n))) + sys.getsizeof([0])

@@ -69,7 +69,7 @@ def llama_cpp_faults() -> int:
     if spec is None or spec.origin is None:
         print(f"{LLAMA_CPP}: not installed in {sys.executable}; pip install 'samerig[llamacpp]'")
         return 1
-    strings = library_strings(next(Path(spec.origin).parent.glob("*.so")).read_bytes())
+    strings = whole_strings(next(Path(spec.origin).parent.glob("*.so")).read_bytes())
     build = version(LLAMA_CPP)
     print(f"{LLAMA_CPP} {build}: {sum(text.startswith('--') for text in strings)} strings that look like flags")
     faults = 0
@@ -81,7 +81,7 @@ def llama_cpp_faults() -> int:
     return faults
 
 
-def library_strings(library: bytes) -> set[str]:
+def whole_strings(library: bytes) -> set[str]:
     """Whole strings that look like a flag or a method's name: what stands between two zero bytes, not a part of a sentence."""
     return {text.decode() for text in re.findall(rb"(?<=\0)[a-z0-9-]{3,60}(?=\0)", library)}
 

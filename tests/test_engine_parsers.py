@@ -86,7 +86,6 @@ def test_sources_that_cannot_be_imported_are_no_success(
     assert "No module named 'a_package_that_is_not_there'" in out
 
 
-def test_strings_of_a_library_are_whole_ones(tmp_path: Path) -> None:
-    library = tmp_path / "library.so"
-    library.write_bytes(b"\x7fELF\0--ctx-size\0use --parallel or\0draft-mtp\0--spec-type\0")
-    assert engine_flags.library_strings(library.read_bytes()) == {"--ctx-size", "draft-mtp", "--spec-type"}
+def test_strings_of_a_library_are_whole_ones() -> None:
+    binary = b"\x7fELF\0--ctx-size\0use --parallel or\0draft-mtp\0--spec-type\0"
+    assert engine_flags.whole_strings(binary) == {"--ctx-size", "draft-mtp", "--spec-type"}

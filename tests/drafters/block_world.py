@@ -13,7 +13,7 @@ from drafters.train.block_batch import blocks_of
 from drafters.train.dflash import DFlashObjective
 from drafters.train.objective import Example, Teacher
 from tests.drafters.dflash_cases import CPU
-from tests.drafters.test_loop import generated, jobs, loop, prompts, run
+from tests.drafters.loop_cases import generated, jobs, loop, prompts, run
 
 VOCAB, LIMIT, BLOCK = 160, 30, 6
 CONFIG: dict[str, Any] = {

@@ -31,7 +31,7 @@ from tests.drafters.dflash_cases import (
     tensors_of,
     write,
 )
-from tests.drafters.test_loop import generated, jobs, loop, prompts, run, tokens_of
+from tests.drafters.loop_cases import generated, jobs, loop, prompts, run, tokens_of
 
 CPU = torch.device("cpu")
 CLASSES = {1: DFlashDrafter, 2: DFlash2Drafter}

@@ -18,8 +18,8 @@ from drafters.lattice import CandidateSelector, Lattice, scattered, walk
 from drafters.sampling import RequestRandom, SamplingParams, draw
 from drafters.verify import verify
 from tests.drafters.dflash_cases import B, H, V, config_of, fake_target, tensors_of, write
+from tests.drafters.loop_cases import exact_pairs, jobs, loop, prompts, run, tokens_of
 from tests.drafters.test_dflash import proposal, rows
-from tests.drafters.test_loop import exact_pairs, jobs, loop, prompts, run, tokens_of
 
 CPU = torch.device("cpu")
 PARAMS = SamplingParams(0.9, 1.0, 0, 0)

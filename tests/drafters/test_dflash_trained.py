@@ -19,7 +19,7 @@ from drafters.dflash_config import DFlashConfig
 from drafters.dflash_network import DFlashNetwork
 from drafters.layers import Rotary, inverse_frequencies
 from tests.drafters.dflash_cases import config_of, write
-from tests.drafters.test_loop import generated, jobs, loop, prompts, run
+from tests.drafters.loop_cases import generated, jobs, loop, prompts, run
 
 CPU = torch.device("cpu")
 WIDTH, LIMIT = 4, 30

@@ -12,8 +12,8 @@ from torch import Tensor
 from drafters.dense import DenseTarget
 from drafters.dspark import DSparkDrafter
 from tests.drafters.dflash_cases import CPU, B, H, V, config_of, fake_target, naive_hidden, tensors_of, write
+from tests.drafters.loop_cases import generated, jobs, loop, prompts, run, tokens_of
 from tests.drafters.test_dflash import proposal, rows
-from tests.drafters.test_loop import generated, jobs, loop, prompts, run, tokens_of
 
 RANK = 6
 

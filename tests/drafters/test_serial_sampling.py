@@ -12,8 +12,8 @@ from drafters.mtp import MtpDrafter
 from drafters.sampling import SamplingParams
 from tests.drafters import test_eagle3 as eagle3
 from tests.drafters import test_mtp as mtp
+from tests.drafters.loop_cases import VOCAB, draws, exact_pairs
 from tests.drafters.serial_cases import target_of
-from tests.drafters.test_loop import VOCAB, draws, exact_pairs
 
 
 @pytest.mark.parametrize(("arm", "rule"), [("eagle3", "standard"), ("mtp", "block")])

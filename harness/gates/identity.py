@@ -17,16 +17,17 @@ from harness.metrics import Maybe, Missing, Row, Rows, prompt_key, succeeded
 from harness.metrics.quality import text_ids
 
 # In logits. `python -m perf.near_ties` measures what they rest on: the most by which the gap between two of the eight best
-# tokens moved when a text went through the target in passes of 2 to 64 rows instead of one. SmolLM2-135M on a CPU (AVX2):
+# tokens moved when a text went through the target in passes of 2 to 64 rows, or beside others, instead of in one row alone.
+# SmolLM2-135M on a CPU (AVX2), 768 positions in each of 8 shapes; the worst shape counts:
 #
-#   dtype      positions x shapes   median   99 %    largest   choices that differ
-#   float32    288 x 7              2.7e-5   5.9e-5  9.3e-5    0
-#   float16     64 x 7              0.020    0.062   0.062     0
-#   bfloat16    64 x 7              0.12     0.38    0.38      at most 2 of 64
+#   dtype      median   99 %    largest   choices that differ
+#   float32    2.9e-5   6.3e-5  9.3e-5    0
+#   float16    0.031    0.062   0.086     at most 5 of 768
+#   bfloat16   0.19     0.50    0.62      at most 8 of 768
 #
-# A limit is the largest and some room: 3.2, 1.6 and 1.3 times it. Room is cheap in float32, where a fault is off by tenths,
-# and not in bfloat16. One row beside others in a batch moved nothing. A larger model or another kernel may move more.
-NEAR_TIE = {"float32": 3e-4, "float16": 0.1, "bfloat16": 0.5}
+# A limit is the largest and some room: 3.2, 1.7 and 1.6 times it. Room is cheap in float32, where a fault is off by tenths,
+# and not in bfloat16. A larger model or another kernel may move more.
+NEAR_TIE = {"float32": 3e-4, "float16": 0.15, "bfloat16": 1.0}
 
 Kind = Literal["numeric", "suspect", "unclassified"]
 Place = tuple[int, str, str]  # concurrency, prompt set, prompt

@@ -16,6 +16,7 @@ from pathlib import Path
 os.environ.setdefault("RAY_agent_register_timeout_ms", "600000")
 os.environ.setdefault("RAY_raylet_start_wait_time_s", "600")
 
+import ray
 import scaled
 from ray.cluster_utils import Cluster
 
@@ -36,6 +37,7 @@ def main() -> None:
             words = [f"hydra.launcher.ray.init.address={cluster.address}", "hydra/launcher=ray", "draft_budget=1,3"]
             code = cli.main(["bench", ",".join(map(str, rigs)), "-m", "--results", str(results), *words])
         finally:
+            ray.shutdown()  # the launcher leaves this process connected, and a cluster lets no connected node go
             cluster.shutdown()
         assert code == 0, scaled.outcomes(results)
         times = scaled.check_runs(results, rigs, budgets=(1, 3))

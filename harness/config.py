@@ -43,7 +43,9 @@ class Machine(Model):
     reserved_bytes: int | None = Field(None, ge=0)
     threads: Positive | None = None
     max_load: float | None = Field(
-        None, ge=0, description="cores busy with other work just before a launch, above which it is flagged"
+        None,
+        ge=0,
+        description="cores that others may keep busy: more are flagged before a launch, and confound in a window",
     )
 
 
@@ -166,12 +168,19 @@ class Workload(Model):
     """
 
     name: str
-    sets: tuple[PromptSet, ...]
+    sets: tuple[PromptSet, ...] = Field(min_length=1)
     stop: Literal["natural", "fixed"]
     system_prompt: str | None = None
     template_options: dict[str, str | int | float | bool | None] = {}
     seed: int = Field(ge=0)
     skip_prompts: int = Field(0, ge=0)
+
+    @model_validator(mode="after")
+    def _asks_each_set_once(self) -> Workload:
+        asked = [(one.set, one.depth, one.cached) for one in self.sets]
+        if twice := sorted({name for name, depth, cached in asked if asked.count((name, depth, cached)) > 1}):
+            raise ValueError(f"sets: '{twice[0]}' stands there twice; a prompt is asked once, give each set once")
+        return self
 
 
 class Sampler(Model):

@@ -2,6 +2,8 @@
 
 All terms are in plain steps: a step of the arm takes `1 + draft + verify + machinery` of them and delivers `1 + gain` tokens.
 
+0. measured and predicted (`predicted_speedup`, from the parts) lie more than 1.5-fold apart: disturbance, for the sweep ran
+   at another time than the steps, and only something beside the drafter makes one of them so slow;
 1. drafts nothing and does not win: its largest cost, for there was nothing to accept;
 2. gains under a tenth of a token per step and does not win: acceptance;
 3. wins, and a wider pass costs at most 15 % more than plain's: memory traffic, because the weights are read once whatever rows;
@@ -19,9 +21,10 @@ from typing import Literal
 from harness.decompose import Decomposition
 from harness.metrics import Missing
 
-Kind = Literal["draft cost", "verify cost", "acceptance", "memory traffic", "machinery"]
+Kind = Literal["draft cost", "verify cost", "acceptance", "memory traffic", "machinery", "disturbance"]
 LITTLE_GAIN = 0.1
 FREE_ROWS = 0.15
+APART = 1.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +37,16 @@ class Cause:
 
 def cause(name: str, found: Decomposition) -> Cause:
     """The first rule above that holds. The outcome told is the speedup of decode steps, with its interval where it has one."""
+    if disturbed := _disturbance(found):
+        return Cause("disturbance", f"{name} {_outcome(found)}: no cause named. {disturbed} {_account(found)}")
     kind = _kind(found)
     return Cause(kind, f"{name} {_outcome(found)}: {kind}. {_evidence(kind, found)} {_account(found)}")
+
+
+def _disturbance(found: Decomposition) -> str:
+    if isinstance(found.predicted, Missing) or 1 / APART <= found.measured.ratio / found.predicted <= APART:
+        return ""
+    return f"Its parts predict {found.predicted:.2f}x: something beside the drafter took time; repeat on an idle machine."
 
 
 def _kind(found: Decomposition) -> Kind:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import platform
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -62,19 +63,53 @@ def versions(devices: Sequence[Gpu] = ()) -> dict[str, str]:
     return found
 
 
-def foreign_load(seconds: float = 0.2) -> dict[str, float | None]:
-    """`load_busy_cores`: cores at work for others than this process. `load_stolen_cores`: cores that a hypervisor withheld.
+@dataclass(frozen=True, slots=True)
+class CpuUse:
+    """What the machine's CPUs, and of that this process and the given ones, had done by a moment (CPU seconds, seconds)."""
 
-    Measured while this thread sleeps. psutil's own percentages would not do: they take less than one CPU second in all for a
-    whole one, so that two idle cores looked 60 % busy over a fifth of a second.
+    machine: Any
+    own_s: float
+    at_s: float
+
+    @classmethod
+    def now(cls, pids: Iterable[int] = ()) -> CpuUse:
+        return cls(psutil.cpu_times(), time.process_time() + sum(map(_tree_s, pids)), time.monotonic())
+
+    def until(self, later: CpuUse) -> dict[str, float | None]:
+        """`load_busy_cores`: cores at work for others. `load_stolen_cores`: cores that a hypervisor withheld."""
+        return cores(self.machine, later.machine, later.own_s - self.own_s, later.at_s - self.at_s)
+
+
+def foreign_load(seconds: float = 0.2) -> dict[str, float | None]:
+    """The facts of `CpuUse.until` over a short while in which this thread sleeps.
+
+    psutil's own percentages would not do: they take less than one CPU second in all for a whole one, so that two idle cores
+    looked 60 % busy over a fifth of a second.
     """
-    before, own, started = psutil.cpu_times(), time.process_time(), time.monotonic()
+    before = CpuUse.now()
     time.sleep(seconds)
-    return cores(before, psutil.cpu_times(), time.process_time() - own, time.monotonic() - started)
+    return before.until(CpuUse.now())
+
+
+def _tree_s(pid: int) -> float:
+    """CPU seconds of a process and its living children; nothing of one that is gone."""
+    try:
+        process = psutil.Process(pid)
+        return sum(_seconds(p) for p in (process, *process.children(recursive=True)))
+    except psutil.NoSuchProcess:
+        return 0.0
+
+
+def _seconds(process: psutil.Process) -> float:
+    try:
+        spent = process.cpu_times()
+    except psutil.NoSuchProcess:
+        return 0.0
+    return float(spent.user + spent.system)
 
 
 def cores(before: Any, after: Any, own_s: float, seconds: float) -> dict[str, float | None]:
-    """The two facts of `foreign_load` from two readings of the machine's CPU seconds; null where a system does not tell.
+    """The two facts of `CpuUse.until` from two readings of the machine's CPU seconds; null where a system does not tell.
 
     The machine counts in ticks (1/100 s on Linux), so a short period may come out a few hundredths wrong, and never below 0.
     """

@@ -121,6 +121,8 @@ CELLS = Table(
         Column("warmed_up", _BOOL, "whether times had settled when the warm-up ended; null where there was none", "", True),
         Column("counters", pa.map_(_STR, _I64), "engine counters over the measured window; absent keys were not reported"),
         Column("client_lag_p99_ms", _F64, "event-loop lag of the load client in the window, 99th percentile", "ms", True),
+        Column("busy_cores", _F64, "CPU cores at work for others than client and serving in the window, mean", "cores", True),
+        Column("stolen_cores", _F64, "CPU cores that a hypervisor withheld in the window, mean", "cores", True),
         Column("invalid", pa.list_(_STR), "reasons for which this cell may not be compared; empty when it may"),
     ),
 )

@@ -96,7 +96,7 @@ class _Measuring:
         """Start the engine and write the serving's first row."""
         session = self._session
         self._tell("launching")
-        self._host = probe.facts(session.gpus)
+        self._host = {**probe.facts(session.gpus), "load_limit_cores": session.run.machine.max_load}
         for flag in serving_flags(None, self._host, session.run.machine.max_load):
             session.progress.warn(flag)
         launched_ns, launched_at = now_ns(), utc_now()
@@ -131,7 +131,9 @@ class _Measuring:
         self._tell(f"{label}, concurrency {cell.concurrency}: {len(asked)} requests")
         await self._windows.prepare(cell, asked)
         before, logged = await self._engine.counters(), self._log_size()
+        used = probe.CpuUse.now(self._pids)
         measured = await self._windows.measure(cell, asked)
+        others = used.until(probe.CpuUse.now(self._pids))
         counters = since(await self._engine.counters(), before)
         row = {
             **self._windows.keys_of(cell, asked[0].content_class),
@@ -142,6 +144,9 @@ class _Measuring:
             "counters": counters,
             "client_lag_p99_ms": percentile_ms(measured.lag_samples, 0.99),
             "invalid": [*self._problems(cell, measured, counters), *log_problems(self._logged_since(logged))],
+            # A server that was there before has no pids of ours, and its work cannot be told from that of others.
+            "busy_cores": others["load_busy_cores"] if self._pids else None,
+            "stolen_cores": others["load_stolen_cores"],
         }
         self._session.store.write_cell(
             cell.cell_id,

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from math import inf
 
 from harness.control.factors import remedy
 from harness.control.findings import Finding, Side, items_of, show, values_of
-from harness.metrics import Row
+from harness.metrics import Row, Rows, as_map, is_null
 
 # Facts read at a launch that move by themselves; what they do is measured elsewhere.
 VOLATILE = ("load", "available", "free", "used", "temperature", "clock", "mhz", "steal", "uptime", "power_w", "time", "pid")
@@ -74,6 +76,29 @@ def host(plain: Side, arm: Side) -> Iterator[Finding]:
     if others := (a | b) - on_gpu:
         seen = f"{len(a & others)} seen", f"{len(b & others)} seen"
         yield Finding("other processes", "note", *seen, "an idle machine gives tighter intervals")
+
+
+def cpu_neighbours(plain: Side, arm: Side, concurrency: int) -> Iterator[Finding]:
+    """Cores that others took in the measured windows, weighted by time, where the machine has a limit for them.
+
+    On a CPU a neighbour takes the cores that the target runs on, as one on a GPU does, and rarely from all arms alike.
+    """
+    limit = min((_limit(row) for side in (plain, arm) for row in side.servings), default=inf)
+    for column, name in (("busy_cores", "busy cores"), ("stolen_cores", "stolen cores")):
+        a, b = (_mean_cores(side.measured_cells(concurrency), column) for side in (plain, arm))
+        if max(a, b) > limit:
+            yield Finding(name, "confounder", f"{a:.2f}", f"{b:.2f}", f"{remedy('busy_cores')}; at most {limit:g}")
+
+
+def _limit(serving: Row) -> float:
+    told = as_map(serving["host"]).get("load_limit_cores")
+    limit = None if told is None else json.loads(str(told))
+    return inf if limit is None else float(limit)
+
+
+def _mean_cores(cells: Rows, column: str) -> float:
+    known = [(float(c[column]), int(c["ended_ns"]) - int(c["started_ns"])) for c in cells if not is_null(c.get(column))]
+    return sum(cores * ns for cores, ns in known) / max(1, sum(ns for _, ns in known))
 
 
 def _is_volatile(fact: str) -> bool:

@@ -205,6 +205,28 @@ def test_a_foreign_process_on_the_gpu_confounds():
     assert [(f.factor, f.arm) for f in found.of("confounder")] == [("foreign_processes", "gpu pid 999")]
 
 
+def test_a_neighbour_on_the_cpu_confounds_beyond_the_machine_s_limit():
+    """Weighted by time: half a second of a compiler in ten is no neighbour. What an attached server did is unknown."""
+    limited = {"host": {"load_limit_cores": "0.3"}}
+    cells = {
+        "idle": [cell("plain", busy_cores=0.05)],
+        "short": [
+            cell("plain", ended_ns=500_000_000, busy_cores=1.0),
+            cell("plain", cell_id="long", ended_ns=10**10, busy_cores=0.0),
+        ],
+        "busy": [cell("plain", busy_cores=1.93)],
+        "stolen": [cell("plain", busy_cores=0.0, stolen_cores=0.8)],
+        "unknown": [cell("plain", busy_cores=None)],
+    }
+    found = {
+        name: confounders(with_cells("plain", *rows, **limited), with_cells("ngram", cell("ngram", busy_cores=0.1), **limited))
+        for name, rows in cells.items()
+    }
+    assert found == {"idle": [], "short": [], "busy": ["busy cores"], "stolen": ["stolen cores"], "unknown": []}
+    without = {"host": {"load_limit_cores": "null"}}
+    assert confounders(with_cells("plain", *cells["busy"], **without), side("ngram", **without)) == []
+
+
 def test_a_bad_cell_accuses_its_own_level_and_class_alone():
     bad = cell("ngram", 8, cell_id="other", invalid=["log: captured"])
     arm = with_cells("ngram", cell("ngram"), bad)

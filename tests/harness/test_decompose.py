@@ -174,6 +174,17 @@ def test_e03_an_arm_that_drafts_nothing_has_its_machinery_to_blame_and_no_accept
     assert 1 / got.measured.ratio == pytest.approx(arm_ms / plain_ms, rel=1e-6)
 
 
+def test_no_cause_is_named_where_the_parts_do_not_add_up_to_what_was_measured():
+    """Plain's steps beside another job took twenty-fold; the width sweep after it, alone, did not."""
+    plain, arm = [step(verify=400)] * 3, [step(draft=2, verify=22, width=5, tokens=2)] * 3
+    disturbed = decompose(arm, plain, sweep({1: 20, 5: 22}), 1, 4, 1.0)
+    assert isinstance(disturbed, Decomposition)
+    got = cause("arm", disturbed)
+    assert got.kind == "disturbance"
+    assert "no cause named" in got.sentence
+    assert "repeat on an idle machine" in got.sentence
+
+
 def test_blocks_give_an_interval_and_a_block_that_one_arm_lacks_is_left_out():
     arm = [step(draft=2, verify=v, width=5, tokens=3, block=b) for b, v in ((0, 30), (1, 33), (2, 29), (3, 999))]
     plain = [step(block=b) for b in (0, 1, 2)]

@@ -106,3 +106,29 @@ def test_only_visible_gpus_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_driver_version_is_told_where_there_is_a_gpu() -> None:
     assert probe.versions(find_gpus(FakeNvml()))["nvidia_driver"] == "580.0"
+
+
+def test_work_of_the_serving_and_its_children_is_not_that_of_others() -> None:
+    """A process that never rests is a neighbour to whom it is unknown, and none to whom its parent was named."""
+    shell = subprocess.Popen(
+        [sys.executable, "-c", "import subprocess, sys; subprocess.run([sys.executable, '-c', 'while 1: 0'])"]
+    )
+    try:
+        before = [probe.CpuUse.now(), probe.CpuUse.now([shell.pid])]
+        time.sleep(0.5)
+        after = [probe.CpuUse.now(), probe.CpuUse.now([shell.pid])]
+        alone, ours = (a.until(b)["load_busy_cores"] for a, b in zip(before, after, strict=True))
+    finally:
+        for child in psutil.Process(shell.pid).children(recursive=True):
+            child.kill()
+        shell.kill()
+        shell.wait()
+    assert alone is not None
+    assert ours is not None
+    assert alone - ours > 0.1
+
+
+def test_a_process_that_ended_has_done_nothing() -> None:
+    gone = subprocess.Popen([sys.executable, "-c", "pass"])
+    gone.wait()
+    assert probe.CpuUse.now([gone.pid]).own_s == pytest.approx(time.process_time(), abs=1.0)

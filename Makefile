@@ -78,7 +78,7 @@ drafter-data: $(STAMP) ## answers of the embedded target to the training prompts
 	@$(PY) -m drafters.train.data data/smollm2_135m.yaml $(ARGS)
 
 drafters: $(STAMP) ## train the shipped drafters again from the committed answers (hours; resumable), and evaluate them
-	@for recipe in eagle3 mtp dflash dflash2; do \
+	@for recipe in eagle3 mtp dflash dflash2 dspark xpress; do \
 		$(PY) -m drafters.train $$recipe out=training/$$recipe/out $(ARGS) || exit $$?; \
 	done
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations
 
@@ -116,12 +116,21 @@ def note_lines(run: FinishedRun) -> Iterator[str]:
     """Notes of all pairs and levels, told once; of notes that differ in figures only, the first and how many there are."""
     controls = (run.control(arm, level) for level in run.levels() for arm in run.methods)
     findings = dict.fromkeys(f for control in controls if control for f in control.of("note"))
-    alike: dict[str, list[str]] = {}
-    for text in dict.fromkeys(_note(finding) for finding in findings):
-        alike.setdefault(re.sub(r"[\d.]+", "", text), []).append(text)
-    for texts in alike.values():
-        more = f" (and {len(texts) - 1} like it)" if len(texts) > 1 else ""
-        yield f"note: {texts[0]}{more}"
+    for texts in alike(dict.fromkeys(_note(finding) for finding in findings)):
+        yield f"note: {texts[0]}{like_it(texts)}"
+
+
+def alike(texts: Iterable[str]) -> list[list[str]]:
+    """Texts that differ in figures only, together."""
+    found: dict[str, list[str]] = {}
+    for text in texts:
+        found.setdefault(re.sub(r"[\d.]+", "", text), []).append(text)
+    return list(found.values())
+
+
+def like_it(texts: Sequence[str]) -> str:
+    """How many more there are, behind the first."""
+    return f" (and {len(texts) - 1} like it)" if len(texts) > 1 else ""
 
 
 def _note(finding: Finding) -> str:

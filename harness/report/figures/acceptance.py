@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -15,24 +16,27 @@ from harness.report.summary import ALL
 
 LENGTH_READING = (
     "Acceptance length (tokens per step that had a draft, the target's own token included) against acceptance rate (share of"
-    " drafted tokens). Large points are all classes, small ones single classes. The grey line is what a drafter that always"
-    " fills its budget K would have: 1 + K x rate; below it, drafts were shorter than K. A rate is no speedup."
+    " drafted tokens). Bars are 95 % intervals over prompts, for all classes together; then each class at the lowest"
+    " concurrency, every panel at its own scale. The grey line is what a drafter that always fills its budget K would"
+    " have: 1 + K x rate; below it, drafts were shorter than K. n counts requests per arm. A rate is no speedup."
 )
 POSITION_READING = (
     "Share of the steps with a draft in which the draft at this position and all before it were accepted and delivered"
     " (marginal rate). The data also holds the rate among the steps that drafted so deep (conditional)"
-    " and given that all before were accepted (ratio)."
+    " and given that all before were accepted (ratio), and n, the steps with a draft."
 )
 
 
 def length_against_rate(source: Source) -> Chart | None:
-    """A panel for each concurrency; null when no arm drafted."""
+    """A panel for each concurrency over all classes, then one for each class at the lowest; null when no arm drafted."""
     points = _lengths(source)
     if points.empty:
         return None
-    levels = sorted(points.concurrency.unique())
-    panels = tuple(_length_panel(source, points, int(level)) for level in levels)
-    whole = points[points.content_class == _whole(points)]
+    levels = sorted(int(level) for level in points.concurrency.unique())
+    whole, singles = points[points.content_class == _whole(points)], points[points.concurrency == levels[0]]
+    panels = [_length_panel(source, whole[whole.concurrency == n], f"{_whole(points)}, concurrency {n}", True) for n in levels]
+    names = [name for name in dict.fromkeys(singles.content_class) if name != _whole(points)]
+    panels += [_length_panel(source, singles[singles.content_class == name], str(name), False) for name in names]
     words = [
         f"{p.arm} (K={p.budget:.0f}) at concurrency {p.concurrency}: length {p.length:.2f}, rate {100 * p.rate:.0f} %"
         for p in lines_of(whole)
@@ -40,7 +44,9 @@ def length_against_rate(source: Source) -> Chart | None:
     data = points.rename(columns={"budget": "budget_tokens", "length": "acceptance_length_tokens_per_step", "low": "low_95"})
     data = data.rename(columns={"high": "high_95", "n": "requests", "rate": "acceptance_rate_share"})
     alt = f"Acceptance length against rate. {sentence(words)}."
-    return Chart("acceptance", "Acceptance length and rate", LENGTH_READING, alt, data, panels, source.legend(points.arm))
+    return Chart(
+        "acceptance", "Acceptance length and rate", LENGTH_READING, alt, data, tuple(panels), source.legend(points.arm)
+    )
 
 
 def by_position(source: Source) -> Chart | None:
@@ -84,43 +90,33 @@ def _lengths(source: Source) -> pd.DataFrame:
     return lengths.merge(rates, on=KEYS, how="inner", sort=False)
 
 
-def _length_panel(source: Source, points: pd.DataFrame, level: int) -> Panel:
-    here, whole = points[points.concurrency == level], _whole(points)
-    top = extent(points[["length", "high"]])[1]
+def _length_panel(source: Source, points: pd.DataFrame, name: str, bars: bool) -> Panel:
+    """The arms of one class at one concurrency, on axes just long enough to hold them."""
+    right = max(1.12 * extent(points[["rate"]])[1], 0.05)
+    top = 1 + 1.12 * max(extent(points[["length", "high"] if bars else ["length"]])[1] - 1, 0.05)
 
     def draw(axes: Axes) -> None:
-        for budget in sorted(int(b) for b in here.budget.unique()):
-            _budget_line(axes, budget, top)
-        for point in lines_of(here.sort_values("content_class", key=lambda names: names == whole)):
-            look, is_whole = source.looks[str(point.arm)], point.content_class == whole
-            size, alpha = (8.0, 1.0) if is_whole else (4.0, 0.75)
-            line = axes.plot(point.rate, point.length, look.marker, color=look.light, markersize=size, alpha=alpha)[0]
-            mark(line)
-            if is_whole and pd.notna(point.low):
+        for budget in sorted(int(b) for b in points.budget.unique()):
+            _budget_line(axes, budget, right, top)
+        for point in lines_of(points):
+            look = source.looks[str(point.arm)]
+            mark(axes.plot(point.rate, point.length, look.marker, color=look.light, markersize=7)[0])
+            if bars and pd.notna(point.low):
                 axes.plot([point.rate] * 2, [point.low, point.high], color=look.light, linewidth=1.2)
-        axes.set(xlim=(0, 1), ylim=(1, top * 1.08), xlabel="acceptance rate (share of drafted)")
+        axes.set(xlim=(0, right), ylim=(1, top), xlabel="acceptance rate (share of drafted)")
         axes.set_ylabel("acceptance length (tokens/step)")
-        axes.xaxis.set_major_formatter(PercentFormatter(1))
+        axes.xaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
+        axes.xaxis.set_major_formatter(PercentFormatter(1, decimals=0))
 
-    return Panel(f"concurrency {level}", draw)
+    return Panel(f"{name}, n={points.n.max():.0f}", draw)
 
 
-def _budget_line(axes: Axes, budget: int, top: float) -> None:
-    """1 + K x rate over the rates at which it stays in view, its K at its end."""
-    end = min(0.97, (top * 1.02 - 1) / budget)
+def _budget_line(axes: Axes, budget: int, right: float, top: float) -> None:
+    """1 + K x rate as far as it is in view, with its K where it leaves: outside on the right, or beside its upper end."""
+    end = min(right, (top - 1) / budget)
     axes.plot([0, end], [1, 1 + budget * end], color=MUTED.light, linewidth=0.9, linestyle=(0, (2, 2)), zorder=1)
-    side = "right" if end > 0.5 else "left"
-    shift = (-4, 3) if side == "right" else (3, 0)
-    axes.annotate(
-        f"K={budget}",
-        (end, 1 + budget * end),
-        xytext=shift,
-        textcoords="offset points",
-        ha=side,
-        va="center",
-        fontsize=8,
-        color=MUTED.light,
-    )
+    words: Any = {"ha": "left", "va": "center" if end == right else "top", "fontsize": 8, "color": MUTED.light}
+    axes.annotate(f"K={budget}", (end, 1 + budget * end), xytext=(3, 0), textcoords="offset points", **words)
 
 
 def _positions(source: Source) -> pd.DataFrame:

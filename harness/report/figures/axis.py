@@ -10,8 +10,17 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, NullLo
 
 from harness.report.figures.style import INK
 
-RATIO_TICKS = (0.1, 0.2, 0.25, 0.33, 0.5, 0.6, 0.7, 0.8, 0.9, 1, 1.1, 1.2, 1.3, 1.5, 1.75, 2, 2.5, 3, 4, 5, 6, 8, 10, 15, 20)
-MOST_TICKS = 6
+# From fine to coarse; every scale holds 1 and steps evenly, more or less, as the eye sees a ratio.
+RATIO_TICKS = (
+    (0.8, 0.85, 0.9, 0.95, 1, 1.05, 1.1, 1.15, 1.2),
+    (0.6, 0.7, 0.8, 0.9, 1, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6),
+    (0.4, 0.5, 0.6, 0.8, 1, 1.25, 1.5, 2, 2.5, 3),
+    (0.25, 0.35, 0.5, 0.7, 1, 1.4, 2, 2.8, 4, 5.6, 8),
+    (0.0625, 0.125, 0.25, 0.5, 1, 2, 4, 8, 16, 32),
+    (0.01, 0.1, 1, 10, 100),
+)
+MOST_TICKS = 7
+END = 1.3  # how far a scale may end short of the limits, as a ratio
 
 
 def ratio_axis(axis: Axis, low: float, high: float) -> None:
@@ -26,10 +35,12 @@ def ratio_axis(axis: Axis, low: float, high: float) -> None:
 
 
 def _ticks(low: float, high: float) -> list[float]:
-    """Ticks inside the limits, thinned to a few, 1 always among them."""
-    inside = [tick for tick in RATIO_TICKS if low <= tick <= high]
-    step = -(-len(inside) // MOST_TICKS)
-    return inside[inside.index(1) % step :: step] if inside else [1]
+    """Ticks inside the limits, of the finest scale that has not too many there."""
+    for scale in RATIO_TICKS:
+        inside = [tick for tick in scale if low <= tick <= high]
+        if len(inside) <= MOST_TICKS and scale[0] <= low * END and high <= scale[-1] * END:
+            return inside
+    return [1.0]
 
 
 def levels_axis(axes: Axes, levels: Sequence[int]) -> None:

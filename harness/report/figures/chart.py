@@ -21,6 +21,7 @@ from harness.report.summary import frame
 
 MARK = "mark"  # group id of artists that show data: a test counts them
 PANEL_INCHES = (3.75, 3.0)
+ALONE_INCHES = (5.0, 3.3)  # a panel without a neighbour; wider, its text would be too small on a phone
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,7 +72,7 @@ def _draw(axes: Axes, lines: pd.DataFrame, label: str, per_token: bool) -> None:
         mark(*(bar for bar in drawn if bar.get_width() > 0))
         left = left + width
     for y, end in enumerate(left):
-        axes.annotate(f"{end:.3g}", (end, y), xytext=(3, 0), textcoords="offset points", va="center", fontsize=8)
+        axes.annotate(f"{end:#.3g}", (end, y), xytext=(3, 0), textcoords="offset points", va="center", fontsize=8)
     names_axis(axes, [str(arm) for arm in lines.arm])
     axes.set(xlim=(0, float(left.max()) * 1.14), xlabel=label)
     axes.legend(ncols=3, loc="lower center", bbox_to_anchor=(0.5, 1.0), frameon=False, fontsize=8, labelcolor=MUTED.light)

@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from harness import metrics as m
 from harness.metrics import Missing
 from harness.report.figures.axis import names_axis
-from harness.report.figures.chart import PANEL_INCHES, Chart, Panel, Source, lines_of, mark, sentence
+from harness.report.figures.chart import ALONE_INCHES, Chart, Panel, Source, lines_of, mark, sentence
 from harness.report.figures.style import INK, MUTED, PARTS
 
 GIB = 2**30
@@ -36,7 +36,7 @@ def stack(source: Source) -> Chart | None:
     kinds = [kind for kind in KINDS if data[_gib(kind)].notna().any()]
     if not kinds:
         return None
-    bars = Panel("", lambda axes: _draw(axes, data, kinds), (PANEL_INCHES[0], 1.35 + 0.36 * len(data)))
+    bars = Panel("", lambda axes: _draw(axes, data, kinds), (ALONE_INCHES[0], 1.35 + 0.36 * len(data)))
     words = [f"{line['arm']}: {_told(line, kinds)}" for line in data.to_dict("records")]
     caption = f"{READING} {_lost_words(data)}"
     return Chart("memory", "Memory", caption, f"Memory by kind. {sentence(words)}. {_lost_words(data)}", data, (bars,))

@@ -9,15 +9,16 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from harness.report.figures.axis import levels_axis, names_axis, offsets, one_line, ratio_axis
-from harness.report.figures.chart import PANEL_INCHES, Chart, Panel, Source, extent, lines_of, mark, sentence
+from harness.report.figures.chart import ALONE_INCHES, PANEL_INCHES, Chart, Panel, Source, extent, lines_of, mark, sentence
 from harness.report.figures.style import MUTED
 from harness.report.summary import ALL
 
 READING = (
     "Output tokens per second over plain, paired by prompt and boot at concurrency 1, by boot above. Bars are 95 % intervals;"
     " a hollow point has none: one block is descriptive. The dashed line is 1.0, as fast as plain; the scale is logarithmic."
+    " n counts requests per arm."
 )
-ROW_INCHES = 0.165
+ROW_INCHES = 0.15
 
 
 def by_class(source: Source) -> Chart | None:
@@ -26,7 +27,8 @@ def by_class(source: Source) -> Chart | None:
     if not points.value.notna().any():
         return None
     levels = sorted(points.concurrency.unique())
-    panels = tuple(_class_panel(source, points, int(level)) for level in levels)
+    width = (PANEL_INCHES if len(levels) > 1 else ALONE_INCHES)[0]
+    panels = tuple(_class_panel(source, points, int(level), width) for level in levels)
     return Chart(
         "speedup",
         "Speedup by content class",
@@ -74,7 +76,7 @@ def _limits(points: pd.DataFrame) -> tuple[float, float]:
     return extent(points[["value", "low", "high"]])
 
 
-def _class_panel(source: Source, points: pd.DataFrame, level: int) -> Panel:
+def _class_panel(source: Source, points: pd.DataFrame, level: int, width: float) -> Panel:
     here = points[points.concurrency == level]
     classes, arms = list(dict.fromkeys(here.content_class)), list(dict.fromkeys(here.arm))
     height = 0.95 + ROW_INCHES * len(classes) * (len(arms) + 1)
@@ -85,12 +87,19 @@ def _class_panel(source: Source, points: pd.DataFrame, level: int) -> Panel:
                 _point(axes, source, here[(here.content_class == name) & (here.arm == arm)], row + offset)
             if row:
                 axes.axhline(row - 0.5, color=MUTED.light, linewidth=0.4)
-        names_axis(axes, classes, -0.5)
+        names_axis(axes, [_with_n(source, level, name) for name in classes], -0.5)
         ratio_axis(axes.xaxis, *_limits(points))
         one_line(axes)
         axes.set_xlabel("speedup over plain (ratio)")
 
-    return Panel(f"concurrency {level}", draw, (PANEL_INCHES[0], max(height, 1.6)))
+    return Panel(f"concurrency {level}", draw, (width, max(height, 1.6)))
+
+
+def _with_n(source: Source, level: int, name: str) -> str:
+    """The class with its requests per arm, as in the table."""
+    counts = source.pick("error_rate")
+    here = counts[(counts.concurrency == level) & (counts.content_class == name)].n
+    return f"{name}\nn={here.max():.0f}" if len(here) else name
 
 
 def _point(axes: Axes, source: Source, points: pd.DataFrame, y: float) -> None:

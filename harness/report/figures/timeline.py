@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 
 from harness.metrics import Row, is_null
 from harness.report.figures.axis import names_axis
-from harness.report.figures.chart import PANEL_INCHES, Chart, Panel, Source, mark
+from harness.report.figures.chart import ALONE_INCHES, Chart, Panel, Source, mark
 from harness.report.figures.style import INK, MUTED
 
 QUANTITIES = {
@@ -26,8 +26,8 @@ ALWAYS = ("power_w", "clock_mhz", "memory_bytes")
 BINS = 240
 READING = (
     "Minutes since the first launch. On top, the cells: one bar from the first request sent to the last answer, a row for each"
-    " arm and a line where a block begins. Below, the background samples of every device; each line is the mean over"
-    " a slice of the run, the band its lowest and highest sample."
+    " arm and a line where a block begins. Below, the background samples of every device, the cells marked along the top; each"
+    " line is the mean over a slice of the run, the band its lowest and highest sample."
 )
 
 
@@ -64,13 +64,13 @@ def timeline(source: Source) -> Chart | None:
     absent = [QUANTITIES[name][0] for name in ALWAYS if name not in known]
     panels = (
         _cells_panel(source, cells, blocks, end),
-        *(_quantity_panel(samples, name, blocks, end) for name in known),
+        *(_quantity_panel(source, samples, name, cells, blocks, end) for name in known),
     )
     note = f" Not reported on this machine: {', '.join(absent)}." if absent else ""
     note += "".join(f" No {label}." for label in still)
     words = "; ".join(_words(samples, name) for name in known)
     alt = f"{len(cells)} cells in {len(blocks)} blocks over {end:.1f} minutes. {words}."
-    return Chart("timeline", "Timeline", READING + note, alt, samples, panels, source.legend(source.run.methods))
+    return Chart("timeline", "Timeline", READING + note, alt, samples, panels, source.legend(source.run.methods), 1)
 
 
 def _is_zero(samples: pd.DataFrame, label: str) -> bool:
@@ -122,22 +122,29 @@ def _blocks(source: Source, times: Times) -> list[float]:
     return [first[block] for block in sorted(first)]
 
 
+def _spans(cells: list[dict[str, float]], row: int, end: float) -> list[tuple[float, float]]:
+    """Start and width of an arm's cells, in minutes; a short one is as wide as can be seen."""
+    return [(c["start_minute"], max(c["end_minute"] - c["start_minute"], end / 800)) for c in cells if c["row"] == row]
+
+
 def _cells_panel(source: Source, cells: list[dict[str, float]], blocks: list[float], end: float) -> Panel:
     arms = list(source.run.methods)
 
     def draw(axes: Axes) -> None:
         for row, arm in enumerate(arms):
             look = source.looks[arm]
-            spans = [(c["start_minute"], max(c["end_minute"] - c["start_minute"], end / 800)) for c in cells if c["row"] == row]
+            spans = _spans(cells, row, end)
             if spans:
                 mark(axes.broken_barh(spans, (row - 0.32, 0.64), facecolor=look.light, edgecolor="none"))
         names_axis(axes, arms)
         _minutes(axes, blocks, end)
 
-    return Panel("cells", draw, (PANEL_INCHES[0], max(1.2 + 0.24 * len(arms), 1.8)))
+    return Panel("cells", draw, (ALONE_INCHES[0], max(1.2 + 0.24 * len(arms), 1.8)))
 
 
-def _quantity_panel(samples: pd.DataFrame, name: str, blocks: list[float], end: float) -> Panel:
+def _quantity_panel(
+    source: Source, samples: pd.DataFrame, name: str, cells: list[dict[str, float]], blocks: list[float], end: float
+) -> Panel:
     label, unit, _ = QUANTITIES[name]
 
     def draw(axes: Axes) -> None:
@@ -150,10 +157,13 @@ def _quantity_panel(samples: pd.DataFrame, name: str, blocks: list[float], end: 
         if here.device.nunique() > 1:
             axes.legend(frameon=False, fontsize=8)
         axes.set_ylabel(unit)
-        axes.set_ylim(0, max(float(here["max"].max()) * 1.08, 1e-9))
+        axes.set_ylim(0, max(float(here["max"].max()) * 1.18, 1e-9))
+        for row, look in enumerate(source.looks.values()):
+            spans, strip = _spans(cells, row, end), axes.get_xaxis_transform()
+            axes.broken_barh(spans, (0.94, 0.06), transform=strip, facecolor=look.light, edgecolor="none")
         _minutes(axes, blocks, end)
 
-    return Panel(label, draw, (PANEL_INCHES[0], 1.9))
+    return Panel(label, draw, (ALONE_INCHES[0], 1.9))
 
 
 def _minutes(axes: Axes, blocks: list[float], end: float) -> None:

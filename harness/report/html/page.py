@@ -18,6 +18,7 @@ from harness.report.figures.style import variables
 from harness.report.footnotes import depth_lines, note_lines
 from harness.report.header import header_lines
 from harness.report.html.facts import SERVING_HEADINGS, environment, identity, replay, servings
+from harness.report.html.ledger import told
 from harness.report.html.swatch import swatch
 from harness.report.sections import sections
 from harness.report.summary import cells, numbers
@@ -135,7 +136,8 @@ def _controls(source: Source) -> list[dict[str, Any]]:
             "title": f"{control.arm} against {control.plain}, concurrency {level}",
             "concurrency": level,
             "verdict": control.verdict,
-            "findings": control.findings,
+            "counts": (len(control.findings_that_count), len(control.of("note"))),
+            "findings": told(control),
         }
         for level, control in found
         if control

@@ -17,8 +17,9 @@ print(*sentences(run.run, run.numbers), sep="\n")
 # %% [markdown]
 # ## By content class
 #
-# The dashed line is plain. A point whose bar crosses it shows no difference at these numbers of boots and prompts; a hollow
-# point comes from one block and has no interval.
+# The dashed line is plain. A bar that crosses it is no detected difference at these numbers of boots and prompts, which is not
+# the same as no difference: `detectable` in the notes below is the minimum detectable effect, the difference that this design
+# would find in four runs of five. A hollow point comes from one block and has no interval.
 
 # %%
 by_class = speedup.by_class(run)

@@ -7,7 +7,7 @@ import sys
 
 import psutil
 
-SUITE = ("perf.decode", "perf.engines", "perf.overhead", "perf.client")
+SUITE = ("perf.decode", "perf.engines", "perf.overhead", "perf.client", "perf.clients")
 
 
 def main() -> None:

@@ -16,6 +16,7 @@ from harness.report.summary import cells, numbers
 from harness.report.table import DRAFTING, SPEED, WIDE, Column, Line
 
 Lines = dict[tuple[int, str, str], Line]
+WIDE_OF_TWO = WIDE + 8  # characters: one more column tells the run
 NO_RATIO = (
     "each speedup is over its own run's plain, with its own control verdict; no ratio between the runs is formed, since"
     " machines drift between sessions"
@@ -38,7 +39,7 @@ def print_comparison(one: Path, other: Path, console: Console) -> int:
     shared = [key for key in tables[0] if key in tables[1]]
     for level in dict.fromkeys(level for level, _, _ in shared):
         console.print(f"\n[bold]concurrency {level}[/]")
-        for part in [sum(columns, ())] if console.width >= WIDE else columns:
+        for part in [sum(columns, ())] if console.width >= WIDE_OF_TWO else columns:
             console.print(_table([key for key in shared if key[0] == level], tables, part))
     for text in _notes(runs, tables):
         _print(console, text)

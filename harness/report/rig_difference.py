@@ -6,6 +6,7 @@ that changes only the speed refuses speeds, the rest is a label. Ratios between 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -17,6 +18,7 @@ Kind = Literal["text", "speed", "label"]
 # First match decides; names are those of config.yaml, `found.` before what the servings tell.
 KINDS: tuple[tuple[str, Kind], ...] = (
     ("target.location", "label"),
+    ("target.size", "label"),  # plans of memory read it, no engine does
     ("target.", "text"),
     ("sampler.", "text"),
     ("workload.name", "label"),
@@ -37,6 +39,7 @@ KINDS: tuple[tuple[str, Kind], ...] = (
     ("found.versions.samerig", "label"),
     ("found.", "speed"),
 )
+EMPTY = ("null", "{}", "[]")
 LEFT_OUT = ("name", "summary", "source", "arms", "concurrency")
 HOST = ("cpu_model", "physical_cores", "usable_cores", "gpu_name", "gpu_count", "memory_bytes", "kernel", "governor")
 
@@ -57,16 +60,26 @@ class Difference:
 def differences(one: FinishedRun, other: FinishedRun) -> list[Difference]:
     """Every factor that differs, the gravest first."""
     a, b = factors(one), factors(other)
-    names = [name for name in sorted(a.keys() | b.keys()) if a.get(name) != b.get(name)]
+    names = [name for name in sorted(a.keys() | b.keys()) if a.get(name) != b.get(name) and not _is_empty_parent(name, a, b)]
     found = [_difference(name, a.get(name), b.get(name)) for name in names]
     return sorted(found, key=lambda d: ("text", "speed", "label").index(d.kind))
+
+
+def _is_empty_parent(name: str, a: Mapping[str, str], b: Mapping[str, str]) -> bool:
+    """Whether one run has nothing where the other has factors below this name: those are told, each by itself."""
+    return any(own.get(name) in EMPTY and any(key.startswith(f"{name}.") for key in other) for own, other in ((a, b), (b, a)))
 
 
 def _difference(name: str, one: str | None, other: str | None) -> Difference:
     """What one run did not tell is no difference that was found: a label. What it did not ask for is one."""
     is_untold = name.startswith("found.") and None in (one, other)
     nothing = "not told" if name.startswith("found.") else "absent"
-    return Difference(name, "label" if is_untold else kind_of(name), one or nothing, other or nothing)
+    return Difference(name, "label" if is_untold else kind_of(name), _short(one or nothing), _short(other or nothing))
+
+
+def _short(value: str) -> str:
+    """A checksum by its first digits, as elsewhere in the report; anything else whole."""
+    return re.sub(r"\b([0-9a-f]{12})[0-9a-f]{20,}\b", r"\1", value)
 
 
 def kind_of(factor: str) -> Kind:
@@ -87,7 +100,7 @@ def _flat(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]
         elif isinstance(value, list) and value and isinstance(value[0], Mapping):
             yield from _flat({str(next(iter(part.values()))): part for part in value}, f"{prefix}{key}.")
         else:
-            yield f"{prefix}{key}", str(value)
+            yield f"{prefix}{key}", "null" if value is None else str(value)
 
 
 def _found(run: FinishedRun) -> Iterator[tuple[str, str]]:

@@ -93,3 +93,18 @@ def test_what_only_one_run_has_is_said(one, tmp_path):
 )
 def test_a_factor_forbids_what_it_changes(factor, kind):
     assert kind_of(factor) == kind
+
+
+def test_a_factor_without_a_value_is_told_by_those_below_it_and_a_size_for_plans_refuses_nothing(one, tmp_path):
+    code, text = printed(one, changed(tmp_path / "two", lambda c: c["engine"].update(flags={"fit": "off"})))
+    assert code == 0
+    assert "refused: speeds, by engine.flags.fit (absent against off)\n" in text
+    code, text = printed(one, changed(tmp_path / "three", lambda c: c["target"].update(size={"weights_bytes": 5})))
+    assert code == 0
+    assert "differs, refuses nothing: target.size.weights_bytes (absent against 5)" in text
+
+
+def test_a_checksum_is_told_by_its_first_digits(one, tmp_path):
+    sums = "0123456789ab" + "c" * 52
+    text = printed(one, changed(tmp_path / "two", lambda c: c["target"].update(sha256=sums)))[1]
+    assert "against 0123456789ab)" in text

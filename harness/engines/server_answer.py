@@ -38,7 +38,8 @@ class Answer:
             self._last = replace(chunk, token_ids=ids)
             return
         self.done = chunk.finish is not None
-        yield replace(chunk, token_ids=ids, finish="stop" if is_stop else chunk.finish)
+        as_it_came = len(ids) == len(chunk.token_ids) and not is_stop  # nearly all are: a copy of each would cost
+        yield chunk if as_it_came else replace(chunk, token_ids=ids, finish="stop" if is_stop else chunk.finish)
 
     def end(self) -> Iterator[Chunk]:
         """The stream is over; an answer that ended in a stop token is whole even if nothing came after it."""
@@ -53,5 +54,7 @@ class Answer:
             self._last, self.done = None, True
 
     def _cut(self, ids: tuple[int, ...]) -> tuple[int, ...]:
+        if self._stop_ids.isdisjoint(ids):
+            return ids
         end = next((i + 1 for i, token in enumerate(ids) if token in self._stop_ids), len(ids))
         return ids[:end]

@@ -45,7 +45,7 @@ def json_object(text: bytes) -> dict[str, Any]:
 
 
 def _event(text: bytes) -> Mapping[str, Any]:
-    event = json.loads(text)
+    event = json.loads(text.decode())  # from bytes, json would look for UTF-16 in every event
     if not isinstance(event, dict):
         raise EngineError(f"an event that is no object: {short(text)}")
     if error := event.get("error"):

@@ -20,6 +20,9 @@ class EventParser:
     def feed(self, data: bytes) -> list[bytes]:
         """The data of every event that these bytes complete, in order; lines of one event are joined by newlines."""
         buffer = self._rest + data
+        if b"\r" not in buffer:  # what servers send, and several times faster
+            *lines, self._rest = buffer.split(b"\n")
+            return [event for line in lines if (event := self._line(line)) is not None]
         events, start = [], 0
         for end in _LINE_END.finditer(buffer):
             if end.group() == b"\r" and end.end() == len(buffer):

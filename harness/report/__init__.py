@@ -20,8 +20,9 @@ __all__ = ["print_report", "summary"]
 
 LEGEND = (
     "n requests per arm · out: steady-window output tokens/s · speedup: output tokens/s over plain, paired by prompt and boot"
-    " (concurrency 1) or by boot; 95 % interval, descriptive with one block; ~ no detected difference, † implied by the"
-    " drafter, ? not all could be read: see control, !! its answers are in question: see answers · prefill: prompt tokens/s"
+    " (concurrency 1) or by boot; 95 % interval, descriptive with one block; ~ no detected difference, by a test"
+    " adjusted for the number of arms (Holm), so that the interval of one arm alone may exclude 1; † implied by the drafter,"
+    " ? not all could be read: see control, !! its answers are in question: see answers · prefill: prompt tokens/s"
     " to the first token at the median depth, concurrency 1 · TPOT: median ms per output token after the first chunk · accept"
     " length: tokens per speculating step, own token included, ± 95 % over prompts · accept rate: share of drafted tokens, at"
     " draft budget K, then the share of steps with a draft if under 95 % · tokens/step: over all decode steps · GiB: 2^30"

@@ -85,6 +85,9 @@ class Drafter(Protocol):
     `observe` receives ragged rows of pairs (h_i, x_{i+1}): a tapped state and the token that follows it. Prefill is the first
     observe; after a verification that accepted a drafts it receives a+1 rows, the last token being the new anchor, whose own
     state does not exist yet. A drafter rolls back its own speculative state.
+
+    A class may have `check_options(options)`: it raises ValueError (`options.NAME: what; what to do`) before anything is
+    loaded, so that a rig's mistake is told when the run is planned and not by a process that dies.
     """
 
     taps: tuple[Tap, ...]

@@ -53,9 +53,7 @@ class DFlashDrafter:
     def __init__(self, target: Target, options: Mapping[str, object], checkpoint: str | None) -> None:
         if checkpoint is None:
             raise ValueError(f"checkpoint: {type(self).__name__} needs trained weights; set checkpoint.location")
-        for name in sorted(set(options) - self.options):
-            known = ", ".join(sorted(self.options)) or "none"
-            raise ValueError(f"options.{name}: {type(self).__name__} has no such option; known: {known}")
+        self.check_options(options)
         raw, weights = read_drafter_config(checkpoint), DrafterWeights(checkpoint, target.dtype, target.device)
         check_fits(raw, target)
         with torch.device("meta"):  # parameters are replaced by the checkpoint's, so none is made
@@ -70,6 +68,12 @@ class DFlashDrafter:
         self.cache = BlockCache(self.config, target)
         self.anchors: dict[int, int] = {}
         self._mask_H = self.vocabulary.embedding_VH[self.config.mask_token]
+
+    @classmethod
+    def check_options(cls, options: Mapping[str, object]) -> None:
+        for name in sorted(set(options) - cls.options):
+            known = ", ".join(sorted(cls.options)) or "none"
+            raise ValueError(f"options.{name}: {cls.__name__} has no such option; known: {known}")
 
     def build(self, raw: Mapping[str, Any], target_layers: int) -> DFlashNetwork:
         """The network of a flat config, to be filled."""

@@ -80,6 +80,11 @@ class DFlash2Drafter(DFlashDrafter):
             )
         self.sampling = DraftSampling(options)
 
+    @classmethod
+    def check_options(cls, options: Mapping[str, object]) -> None:
+        super().check_options(options)
+        DraftSampling(options)
+
     def build(self, raw: Mapping[str, Any], target_layers: int) -> DFlash2Network:
         conv = family_size(raw, "conv_kernel_size"), family_size(raw, "conv_group_size")
         selector = family_size(raw, "selector_rank"), family_size(raw, "selector_top_k")

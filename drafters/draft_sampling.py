@@ -47,8 +47,8 @@ def _temperature(options: Mapping[str, object]) -> float:
     sample, temperature = options.get("sample", False), options.get("temperature")
     if not isinstance(sample, bool):
         raise ValueError(f"options.sample: {sample!r} must be true or false")
-    if not sample:
+    if temperature is None and not sample:
         return 0.0
     if not isinstance(temperature, int | float) or isinstance(temperature, bool) or not 0 <= temperature < float("inf"):
         raise ValueError(f"options.temperature: {temperature!r} must be finite and at least 0 to draw the draft")
-    return float(temperature)
+    return float(temperature) if sample else 0.0

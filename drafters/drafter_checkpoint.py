@@ -107,7 +107,7 @@ def check_options(options: Mapping[str, object], known: Mapping[str, Sequence[ob
         allowed = known[key]
         if key not in options:
             raise ValueError(f"options.{key}: {drafter} needs it; the arm's file in rigs/arm states it")
-        if allowed is not None and options[key] not in allowed:
+        if allowed is not None and not any(type(one) is type(options[key]) and one == options[key] for one in allowed):
             raise ValueError(f"options.{key}: {options[key]!r} must be one of {', '.join(map(str, allowed))}")
 
 

@@ -67,7 +67,15 @@ class DSparkDrafter(DFlashDrafter):
     def __init__(self, target: Target, options: Mapping[str, object], checkpoint: str | None) -> None:
         super().__init__(target, options, checkpoint)
         self.sampling = DraftSampling(options)
-        self.least = _least_survival(options, self.network.confidence_head is not None)
+        self.least = _least_survival(options)
+        if self.least is not None and self.network.confidence_head is None:
+            raise ValueError("options.confidence: this checkpoint has no confidence head; set it to null")
+
+    @classmethod
+    def check_options(cls, options: Mapping[str, object]) -> None:
+        super().check_options(options)
+        DraftSampling(options)
+        _least_survival(options)
 
     def build(self, raw: Mapping[str, Any], target_layers: int) -> DSparkNetwork:
         if (kind := value_of(raw, "markov_head_type", "vanilla")) != "vanilla":
@@ -126,12 +134,10 @@ class DSparkDrafter(DFlashDrafter):
         self.sampling.release(slot)
 
 
-def _least_survival(options: Mapping[str, object], has_head: bool) -> float | None:
+def _least_survival(options: Mapping[str, object]) -> float | None:
     least = options.get("confidence")
     if least is None:
         return None
     if not isinstance(least, int | float) or isinstance(least, bool) or not 0 <= least < 1:
         raise ValueError(f"options.confidence: {least!r} must lie in [0, 1), or be null to draft in full")
-    if not has_head:
-        raise ValueError("options.confidence: this checkpoint has no confidence head; set it to null")
     return float(least)

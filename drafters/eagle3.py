@@ -134,7 +134,7 @@ class Eagle3Drafter:
     """Option `tap_numbering`: whether explicit layer ids of the checkpoint name layer `inputs` (as published) or `outputs`."""
 
     def __init__(self, target: Target, options: Mapping[str, object], checkpoint: str | None) -> None:
-        check_options(options, {"tap_numbering": ("inputs", "outputs")}, "EAGLE-3")
+        self.check_options(options)
         if checkpoint is None:
             raise ValueError("checkpoint: EAGLE-3 needs one; set checkpoint.location to its folder")
         weights = DrafterWeights(checkpoint, target.dtype, target.device)
@@ -145,6 +145,10 @@ class Eagle3Drafter:
         embedding = target.embedding if own_embedding is None else own_embedding
         self._weight_bytes = pack(network) + (0 if own_embedding is None else own_embedding.nbytes)
         self.chain = Chain(network, SerialPasses(1, network.config.layer, embedding, target), target.slots)
+
+    @classmethod
+    def check_options(cls, options: Mapping[str, object]) -> None:
+        check_options(options, {"tap_numbering": ("inputs", "outputs")}, "EAGLE-3")
 
     def observe(self, slots: Sequence[int], hidden_RTM: Tensor | None, tokens_RT: Tensor, counts: Sequence[int]) -> None:
         self.chain.observe(slots, hidden_RTM, tokens_RT, counts)

@@ -85,7 +85,7 @@ class MtpDrafter:
     """One module recycled, or a cascade of several. `checkpoint` is a folder of its own, or a target's that holds modules."""
 
     def __init__(self, target: Target, options: Mapping[str, object], checkpoint: str | None) -> None:
-        check_options(options, _OPTIONS, "MTP")
+        self.check_options(options)
         if checkpoint is None:
             raise ValueError("checkpoint: MTP needs one; set checkpoint.location to its folder, or to the target's own")
         normed = options["recycle"] == "post_norm"
@@ -101,6 +101,11 @@ class MtpDrafter:
             self.chain = Chain(networks[0], passes, target.slots)
         else:
             self.chain = Cascade(networks, passes, target.slots)
+
+    @classmethod
+    def check_options(cls, options: Mapping[str, object]) -> None:
+        check_options(options, _OPTIONS, "MTP")
+        _count(options["modules"])
 
     def observe(self, slots: Sequence[int], hidden_RTM: Tensor | None, tokens_RT: Tensor, counts: Sequence[int]) -> None:
         self.chain.observe(slots, hidden_RTM, tokens_RT, counts)

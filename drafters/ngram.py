@@ -40,9 +40,14 @@ class NgramDrafter:
     def __init__(self, target: Target, options: Mapping[str, object], checkpoint: str | None) -> None:
         if checkpoint is not None:
             raise ValueError(f"checkpoint: the n-gram drafter has no weights; remove '{checkpoint}'")
+        self.check_options(options)
         self.min_n, self.max_n = _sizes(options)
         self._device = torch.device(getattr(target, "device", "cpu"))
         self._contexts: dict[int, Context] = {}
+
+    @classmethod
+    def check_options(cls, options: Mapping[str, object]) -> None:
+        _sizes(options)
 
     def observe(self, slots: Sequence[int], hidden_RTM: Tensor | None, tokens_RT: Tensor, counts: Sequence[int]) -> None:
         for slot, row, count in zip(slots, tokens_RT.tolist(), counts, strict=True):

@@ -13,17 +13,18 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Mapping
 
-from drafters.contract import Target
 from drafters.ngram import Context, NgramDrafter
 
 
 class NgramSimpleDrafter(NgramDrafter):
     """Options `min_n` and `max_n`, which must be equal: n. The draft budget must be at least n."""
 
-    def __init__(self, target: Target, options: Mapping[str, object], checkpoint: str | None) -> None:
-        super().__init__(target, options, checkpoint)
-        if self.min_n != self.max_n:
-            raise ValueError(f"options: {dict(options)} must be min_n and max_n, both the one size that is looked up")
+    @classmethod
+    def check_options(cls, options: Mapping[str, object]) -> None:
+        super().check_options(options)
+        if options["min_n"] != options["max_n"]:
+            sizes = f"{options['min_n']} is not max_n {options['max_n']}"
+            raise ValueError(f"options.min_n: {sizes}; one size is looked up, so make them equal")
 
     def continuation(self, context: Context, budget: int) -> list[int]:
         tokens, length, n = context.tokens, len(context.tokens), self.max_n

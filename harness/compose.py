@@ -26,6 +26,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from pydantic import ValidationError
 
+from harness.arm_methods import check_methods
 from harness.config import Run
 from harness.config_errors import ConfigError, flat_keys, from_hydra, from_pydantic, from_yaml, near
 from harness.published import published_of
@@ -77,6 +78,7 @@ def judge(config: DictConfig, rig: str, overrides: Sequence[str] = ()) -> Compos
         run = Run.model_validate(data)
     except ValidationError as error:
         raise from_pydantic(error, data) from None
+    check_methods(run)
     published_of(run)
     return composed_of(run, rig, overrides)
 
@@ -136,25 +138,42 @@ def _parse(overrides: Sequence[str]) -> list[Override]:
     for text in overrides:
         try:
             parsed += parser.parse_overrides([text])
+            _require_key(parsed[-1].key_or_group, text)
         except HydraException:
             raise ConfigError(f"'{text}': not an override; write key=value, and quote a value with spaces or commas") from None
     return parsed
+
+
+def _require_key(key: str, text: str) -> None:
+    """`=3` parses for Hydra, as a value without a key."""
+    if not key.strip():
+        raise ConfigError(f"'{text}': no key before the '='; write key=value, such as draft_budget=3")
 
 
 def _compose(rig: RigFile, overrides: Sequence[str]) -> DictConfig:
     for one in _parse(overrides):
         if one.is_sweep_override():
             raise ConfigError(f"{one.key_or_group}: '{one.input_line}' is a sweep; add -m, or give one value")
-        if one.key_or_group in rig.groups() and isinstance(one.value(), int | float):
-            raise ConfigError(f"{one.key_or_group}: '{one.value()}' is no name; give the name of an option of this group")
+        if one.value() == {} and not one.is_add() and not one.is_delete():
+            raise ConfigError(f"{one.key_or_group}: an empty mapping changes nothing; remove an entry with ~KEY")
+        if one.key_or_group in rig.groups() and _is_no_name(one):
+            key = one.get_key_element().lstrip("+~")
+            raise ConfigError(f"{key}: '{one.value()}' is no name; give the name of an option of this group")
     try:
         config: DictConfig = compose(rig.name, [*rig.overrides(), *overrides])
         return config
+    except RecursionError:
+        raise ConfigError(f"defaults of {rig.name}: a rig names itself there, or a rig that does; break the circle") from None
     except yaml.YAMLError as error:
         raise from_yaml(error) from None
     except (HydraException, OmegaConfBaseException, ValueError) as error:
         keys = _known_keys(rig) if overrides else []
         raise from_hydra(error, rig.name, keys, rig.groups(), [name for name, _ in list_rigs()]) from None
+
+
+def _is_no_name(one: Override) -> bool:
+    """A number, nothing or an empty text where a group's option belongs; to remove a group is another thing."""
+    return not one.is_delete() and (one.value() in (None, "") or isinstance(one.value(), int | float))
 
 
 def _known_keys(rig: RigFile) -> list[str]:

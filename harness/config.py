@@ -7,11 +7,30 @@ No field has a default that YAML could state, except where null is the only neut
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-Positive = Annotated[int, Field(ge=1)]
+
+def _not_a_truth(value: Any) -> Any:
+    """YAML's true would pass for 1."""
+    if isinstance(value, bool):
+        raise ValueError(f"should be a whole number, got {str(value).lower()}")
+    return value
+
+
+def _folder_name(name: str) -> str:
+    """Runs and servings are folders and files of this name."""
+    if not re.fullmatch(r"\w[\w.+-]{0,79}", name):
+        raise ValueError(f"'{name}' cannot name a folder; give 1 to 80 letters, digits, or . _ + - between them")
+    return name
+
+
+Positive = Annotated[int, BeforeValidator(_not_a_truth), Field(ge=1)]
+Budget = Annotated[Positive, Field(le=1024)]
+Text = Annotated[str, Field(min_length=1)]
+Name = Annotated[str, AfterValidator(_folder_name)]
 
 
 def _dotted_path(path: str) -> str:
@@ -27,7 +46,7 @@ DottedPath = Annotated[str, AfterValidator(_dotted_path)]
 class Model(BaseModel):
     """Frozen, and closed to keys it does not know."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class Machine(Model):
@@ -85,7 +104,7 @@ class Target(Model):
 
     name: str
     source: Literal["package", "hub", "folder"]
-    location: str
+    location: Text
     file: str | None = None
     revision: str | None = None
     sha256: str | None = None
@@ -107,7 +126,7 @@ class Target(Model):
 class Checkpoint(Model):
     """A drafter's weights: a folder in this repository or on disk, or a hub repository at a pinned revision."""
 
-    location: str
+    location: Text
     revision: str | None = None
     sha256: str | None = None
     size: Size | None = None
@@ -131,9 +150,9 @@ class Arm(Model):
     drafter: DottedPath | None
     needs_checkpoint: bool
     checkpoint: Checkpoint | None = None
-    draft_budget: Positive | None = None
+    draft_budget: Budget | None = None
     options: dict[str, str | int | float | bool | None] = {}
-    label: str
+    label: Text
     tuned: Tuned | None = None
 
     @model_validator(mode="after")
@@ -204,7 +223,7 @@ class Protocol(Model):
     """
 
     name: str
-    blocks: Positive
+    blocks: Annotated[Positive, Field(le=1000)]
     a_a: bool
     prompts_per_set: Positive
     waves: Positive
@@ -231,18 +250,18 @@ class Run(Model):
     """One comparison: all arms, plain included, take turns in every block, at every concurrency level. With `best_budget`
     drafters are also measured at their own best budget of `budget_candidates`, chosen on other prompts."""
 
-    name: str
+    name: Name
     summary: str
     source: str | None = None
     machine: Machine
     engine: Engine
     target: Target
-    draft_budget: Positive
+    draft_budget: Budget
     best_budget: bool = False
-    budget_candidates: tuple[Positive, ...] = ()
+    budget_candidates: tuple[Budget, ...] = ()
     concurrency: tuple[Positive, ...] = Field(min_length=1)
     sampler: Sampler
-    arms: dict[str, Arm]
+    arms: dict[Name, Arm]
     workload: Workload
     protocol: Protocol
     published: dict[str, Any] | None = Field(None, description="what the source of the rig says; see harness.published")
@@ -258,6 +277,8 @@ class Run(Model):
             raise ValueError("arms: a run is a comparison and needs a plain arm")
         if self.best_budget and not self.budget_candidates:
             raise ValueError("budget_candidates: best_budget=true needs draft budgets to try, such as [1,2,3,5,7]")
+        if len(set(self.budget_candidates)) < len(self.budget_candidates):
+            raise ValueError("budget_candidates: a budget stands there twice; give each once")
         if len(set(self.concurrency)) < len(self.concurrency):
             raise ValueError("concurrency: a level stands there twice; a cell is measured once, give each level once")
         cap = self.engine.max_running_requests

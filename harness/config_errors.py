@@ -14,7 +14,11 @@ from pydantic import BaseModel, ValidationError
 from harness.config import Model, Run
 
 # What pydantic calls by the names of Python's types.
-SHAPES = {"tuple_type": "should be a list, such as [1,8]", "model_type": "should be a mapping of keys"}
+SHAPES = {
+    "too_short": "should have at least 1 entry",
+    "tuple_type": "should be a list, such as [1,8]",
+    "model_type": "should be a mapping of keys",
+}
 
 
 class ConfigError(ValueError):

@@ -11,9 +11,9 @@ from rich.markup import escape
 
 from harness.best_budget import sweep_run
 from harness.compose import ComposedRun, ConfigError, load_dotted, missing_parts
-from harness.config import Run
+from harness.config import Arm, Run
 from harness.design import design_lines
-from harness.engines.base import ArmPlan, Memory
+from harness.engines.base import ArmError, ArmPlan, Engine, Memory
 from harness.estimate import estimate
 from harness.schedule import arms_with_control, plan_servings
 from harness.workloads import check_workload, prompt_count
@@ -43,7 +43,10 @@ class Plan:
 
 
 def plan_run(composed: ComposedRun, results: Path) -> Plan:
-    """Asks the engine's adapter what it would run for each arm. Launches nothing; `results` is searched for an earlier pace."""
+    """Asks the engine's adapter what it would run for each arm. Launches nothing; `results` is searched for an earlier pace.
+
+    Raises ConfigError for an arm that the adapter refuses, on whatever machine.
+    """
     run = composed.run
     arms = _arm_plans(run)
     lacking = (*missing_parts(run), *check_workload(run), *_lacking(arms), *_sweep_lacks(composed))
@@ -72,7 +75,17 @@ def _arm_plans(run: Run) -> dict[str, ArmPlan]:
         adapter = load_dotted(run.engine.adapter)
     except ConfigError:
         return {}  # told by missing_parts
-    return {name: adapter.plan(run, arm) for name, arm in arms_with_control(run).items()}
+    if not hasattr(adapter, "plan"):
+        raise ConfigError(f"engine.adapter: '{run.engine.adapter}' is no engine; rigs/engine/ names those that there are")
+    return {name: _arm_plan(adapter, run, name, arm) for name, arm in arms_with_control(run).items()}
+
+
+def _arm_plan(adapter: type[Engine], run: Run, name: str, arm: Arm) -> ArmPlan:
+    """Raises ConfigError that names the arm's key, for what the adapter says this arm can never be."""
+    try:
+        return adapter.plan(run, arm)
+    except ArmError as error:
+        raise ConfigError(f"arms.{name}.{error}") from None
 
 
 def _lacking(arms: dict[str, ArmPlan]) -> list[str]:

@@ -192,12 +192,22 @@ def _read(folder: Path, table: Table) -> pa.Table:
     file = folder / f"{table.name}.parquet"
     if (finished := is_finished(folder)) or not (folder / "cells").is_dir():
         lacks = not file.exists() and (table in MAY_LACK or not finished)
-        return table.to_arrow([]) if lacks else pq.read_table(file)
+        return table.to_arrow([]) if lacks else _parquet(file)
     pieces_of = "after" if table in AFTER else "cells"
     pattern = "servings/*.parquet" if table is SERVINGS else f"{pieces_of}/*/{table.name}.parquet"
     paths = [path for path in sorted(folder.glob(pattern)) if not path.relative_to(folder).parts[1].startswith(ASIDE)]
-    pieces = [pq.ParquetFile(path).read() for path in paths]
+    pieces = [_parquet(path) for path in paths]
     return pa.concat_tables(pieces) if pieces else table.to_arrow([])
+
+
+def _parquet(file: Path) -> pa.Table:
+    """Raises FileNotFoundError, and ValueError for what is no Parquet, with the file and what to do."""
+    if not file.is_file():
+        raise FileNotFoundError(f"{file}: no such file; restore it, or move the run away and measure again")
+    try:
+        return pq.ParquetFile(file).read()
+    except pa.ArrowException as error:
+        raise ValueError(f"{file}: cannot be read as Parquet ({error}); restore it, or move the run away") from None
 
 
 def _start(folder: Path, config: str, config_hash: str, code_hash: str) -> None:

@@ -35,7 +35,7 @@ def from_results(folder: Path, arm: str) -> Account:
         raise ValueError(f"{folder}: no serving of arm '{arm}'; it has {', '.join(arms_of(folder))}")
     facts = {**_asked_for(folder, arm), **{name: Fact(value, "found", where) for name, value, where in _found(rows)}}
     facts |= {name: Fact(value, "found", "requests") for name, value in _asked(tables, arm)}
-    notes = [f"{arm}: {reason}" for row in rows for reason in row["invalid"]]
+    notes = [f"{arm}: {reason}" for cell in _rows(tables.cells, arm) for reason in cell["invalid"]]
     return Account(f"{folder.name}:{arm}", "results", facts, str(folder.resolve()), notes=tuple(dict.fromkeys(notes)))
 
 

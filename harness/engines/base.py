@@ -153,6 +153,10 @@ class EngineError(RuntimeError):
     """An engine that did not start, died, or answered wrongly; carries its last log lines."""
 
 
+class ArmError(ValueError):
+    """An arm that is wrong whatever the machine: `KEY: what; what to do`, KEY a key of the arm, such as `options.min_n`."""
+
+
 class DeadEngineError(EngineError):
     """The serving is gone: no later request can succeed. Raised by `generate` instead of one error per request."""
 
@@ -160,10 +164,11 @@ class DeadEngineError(EngineError):
 class Engine(Protocol):
     """One serving of one arm. Built with `Adapter(run, arm, log_path)`; `stop` is safe to call twice.
 
-    `plan` is pure. `tokenizer_folder` is the folder with the target's tokenizer and generation config; it may build or
-    download it, before anything is timed. `steps` drains the per-step truth since the last call, or returns null where the
-    engine has none. `flush` forgets cached prompts and is called before every window. Concurrent `generate` calls are
-    independent; cancelling one frees its slot.
+    `plan` is pure, and raises ArmError for an option of the arm that its drafter or this engine does not have.
+    `tokenizer_folder` is the folder with the target's tokenizer and generation config; it may build or download it, before
+    anything is timed. `steps` drains the per-step truth since the last call, or returns null where the engine has none.
+    `flush` forgets cached prompts and is called before every window. Concurrent `generate` calls are independent; cancelling
+    one frees its slot.
     """
 
     @classmethod

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from harness.config import Arm, Run, Size
 from harness.engines.base import Memory
+from harness.engines.method_support import option_gaps
 from harness.engines.server_dialect import checkpoint_path
 from harness.estimate_memory import NOTHING, Needs, needs_of, plan_memory
 
@@ -24,6 +25,10 @@ METHODS = {
     "dflash": "draft-dflash",
     "dspark": "draft-dspark",
 }
+# What llama.cpp takes from the checkpoint or the request; `sample` and `confidence` are refused where they are on.
+TOLD_BY_CHECKPOINT = frozenset(
+    ("tap_numbering", "feature", "recycle", "zero_first_embedding", "modules", "temperature", "sample", "confidence")
+)
 KV_TYPES = {"auto": "f16", "float16": "f16", "bfloat16": "bf16", "float32": "f32"}
 
 
@@ -133,4 +138,5 @@ def needs(path: Path, stated: Size | None) -> Needs:
 
 def missing(run: Run, arm: Arm) -> list[str]:
     """What this machine or this llama.cpp lacks for the arm, a line each."""
-    return [*_missing_model(run), *_missing_method(run, arm), *_missing_drafter(run, arm), *_unservable(run)]
+    unknown = option_gaps("llama.cpp", arm, ("min_n", "max_n"), {*TOLD_BY_CHECKPOINT, "url"})
+    return [*_missing_model(run), *_missing_method(run, arm), *unknown, *_missing_drafter(run, arm), *_unservable(run)]

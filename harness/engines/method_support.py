@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cache
 from itertools import zip_longest
 
@@ -74,6 +74,30 @@ def method_gap(engine: str, since: Mapping[str, str], method: str, label: str, v
             f"arm {label}: {engine} {version} has no '{method}', which came with {since[method]}; install that or a later one"
         )
     return None
+
+
+def option_gaps(engine: str, arm: Arm, told: Collection[str], ignored: Collection[str]) -> list[str]:
+    """An option that the engine would not be told must not look as if it had been, and a size must be one.
+
+    `told` are the options that reach the engine, `ignored` those that it takes from elsewhere (checkpoint, request).
+    """
+    gaps = []
+    for name, value in arm.options.items():
+        if value is None:
+            continue
+        if name not in told and name not in ignored:
+            known = ", ".join(sorted(told))
+            gaps.append(f"arm {arm.label}: option '{name}' is not known to the {engine} adapter; it knows {known}")
+        elif name in ("min_n", "max_n") and not _is_size(value):
+            gaps.append(f"arm {arm.label}: option '{name}' is {value!r}; give a whole number of at least 1")
+    low, high = arm.options.get("min_n"), arm.options.get("max_n")
+    if _is_size(low) and _is_size(high) and int(low or 0) > int(high or 0):
+        gaps.append(f"arm {arm.label}: option 'min_n' is {low}, above max_n {high}; lower it")
+    return gaps
+
+
+def _is_size(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
 
 
 def version_gap(engine: str, wanted: str | None, installed: str | None) -> str | None:

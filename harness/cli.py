@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import select
 import sys
 from collections.abc import Sequence
 from functools import partial
@@ -69,7 +70,10 @@ TOP = f"""examples:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; returns the exit code: 0 done, 1 something is missing or a job failed, 2 an error, 130 interrupted."""
+    """Run one command; returns the exit code: 0 done, 1 something is missing or a job failed, 2 an error, 130 interrupted.
+
+    141 where who read the output went away (`samerig report | head`), in silence as other programs of the shell do.
+    """
     args = parse(sys.argv[1:] if argv is None else argv)
     try:
         code: int = args.command(args)
@@ -77,11 +81,24 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(str(stop) or "stopped; complete cells are kept, the same command resumes", file=sys.stderr)
         return 130
     except (ValueError, RuntimeError, OSError) as error:
+        if isinstance(error, BrokenPipeError) and _reader_left():
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is still buffered goes there at the exit
+            return 141
         if os.environ.get(TRACEBACK):
             raise
         print(f"error: {one_line(error)}", file=sys.stderr)
         return 2
     return code
+
+
+def _reader_left() -> bool:
+    """Whether it is our own output that nobody reads any more, not the pipe of an engine."""
+    poll = select.poll()
+    try:
+        poll.register(sys.stdout, 0)
+    except (OSError, ValueError):
+        return False
+    return any(event & select.POLLERR for _, event in poll.poll(0))
 
 
 def one_line(error: BaseException) -> str:

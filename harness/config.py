@@ -218,6 +218,7 @@ class Protocol(Model):
     requests in flight; open sends at `rate_rps` requests per second whatever comes back. `max_tokens_cap` shortens every answer
     for a quick look; null leaves each prompt set's own limit. `Run.max_tokens` applies it, the same for every arm.
 
+    `calibration_s` of fixed work are timed before every launch: whether the machine was as fast for one arm as for another.
     After the cells of a serving, untimed: `width_rounds` rounds of the width sweep, `replays_per_set` requests of every prompt
     set read again by teacher forcing, and answers checked: the numbers, or all, which runs functions that the model wrote.
     """
@@ -235,6 +236,7 @@ class Protocol(Model):
     rate_rps: float | None = Field(None, gt=0)
     request_timeout_s: float = Field(gt=0)
     sample_period_s: float = Field(gt=0)
+    calibration_s: float = Field(0, ge=0, le=60)
     width_rounds: int = Field(0, ge=0)
     replays_per_set: int = Field(0, ge=0)
     check_answers: Literal["none", "numbers", "all"] = "none"

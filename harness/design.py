@@ -11,8 +11,8 @@ CLAIM_BLOCKS = 5  # as harness.stats grades a speedup
 
 
 def design_lines(run: Run) -> list[str]:
-    """Order, replication, warm-up and window of a run, one line each."""
-    return [*_order(run), _replication(run), _warm_up(run), _window(run)]
+    """Order, replication, pace, warm-up and window of a run, one line each."""
+    return [*_order(run), _replication(run), *_pace(run), _warm_up(run), _window(run)]
 
 
 def _order(run: Run) -> Iterator[str]:
@@ -31,6 +31,11 @@ def _replication(run: Run) -> str:
     grade = "can carry a claim" if blocks >= CLAIM_BLOCKS and a_a else "a screen; a claim takes five and an A/A arm"
     floor = f"{A_A} is plain again: its difference from plain is the noise floor" if a_a else "no A/A arm: no noise floor"
     return f"replicates: {blocks} blocks, {grade}; {floor}"
+
+
+def _pace(run: Run) -> Iterator[str]:
+    if seconds := run.protocol.calibration_s:
+        yield f"pace: {seconds:g} s of fixed work before every launch tell whether the machine was as fast for every arm"
 
 
 def _warm_up(run: Run) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 from harness import probe
 from harness.after import Looked, after_cells
 from harness.asked import Prompts
+from harness.calibration import calibrate
 from harness.clock import now_ns, utc_now
 from harness.config import Run
 from harness.engines.base import Counters, Engine, EngineError, Scalar
@@ -96,7 +97,11 @@ class _Measuring:
         """Start the engine and write the serving's first row."""
         session = self._session
         self._tell("launching")
-        self._host = {**probe.facts(session.gpus), "load_limit_cores": session.run.machine.max_load}
+        self._host = {
+            **probe.facts(session.gpus),
+            "load_limit_cores": session.run.machine.max_load,
+            "calibration_time_ms": calibrate(session.run.protocol.calibration_s),
+        }
         for flag in serving_flags(None, self._host, session.run.machine.max_load):
             session.progress.warn(flag)
         launched_ns, launched_at = now_ns(), utc_now()

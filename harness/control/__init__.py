@@ -15,7 +15,7 @@ from harness.control.findings import Control, Finding, Side, Verdict
 from harness.control.prompts import cache, lengths, prompts
 from harness.control.requests import each_side, sources_agree
 from harness.control.resolved import resolved_factors
-from harness.control.servings import builds, cpu_neighbours, flags, host, sessions, validity
+from harness.control.servings import builds, cpu_neighbours, flags, host, pace, sessions, validity
 
 __all__ = ["Control", "Finding", "Side", "Verdict", "compare", "every_pair", "sources_agree"]
 
@@ -31,6 +31,7 @@ def compare(plain: Side, arm: Side, concurrency: int) -> Control:
         *sessions(plain, arm, concurrency),
         *host(plain, arm),
         *cpu_neighbours(plain, arm, concurrency),
+        *pace(plain, arm),
         *clocks(plain, arm, concurrency),
         *flags(plain, arm),
         *prompts(plain, arm, concurrency),

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from math import inf
+from math import inf, isinf
+from statistics import median
 
 from harness.control.factors import remedy
-from harness.control.findings import Finding, Side, items_of, show, values_of
+from harness.control.findings import Finding, Kind, Side, items_of, show, values_of
 from harness.metrics import Row, Rows, as_map, is_null
 
 # Facts read at a launch that move by themselves; what they do is measured elsewhere.
 VOLATILE = ("load", "available", "free", "used", "temperature", "clock", "mhz", "steal", "uptime", "power_w", "time", "pid")
 # Reasons that the ledger finds again in the rows, and tells with both arms' values.
 RECOMPUTED = ("concurrency:", "errors:", "preemptions:", "counters:")
+PACE_LIMIT = 0.1  # by which the medians of the fixed work may differ
 LAUNCH_ONLY = ("throttle", "compute_processes")
 
 
@@ -90,10 +92,26 @@ def cpu_neighbours(plain: Side, arm: Side, concurrency: int) -> Iterator[Finding
             yield Finding(name, "confounder", f"{a:.2f}", f"{b:.2f}", f"{remedy('busy_cores')}; at most {limit:g}")
 
 
+def pace(plain: Side, arm: Side) -> Iterator[Finding]:
+    """Fixed work that took longer before one arm's launches than before the other's. It runs on the CPU: where the target does
+    not (no limit for neighbours), this is a note."""
+    told = [[fact for row in side.servings if (fact := _host_number(row, "calibration_time_ms"))] for side in (plain, arm)]
+    if not all(told):
+        return
+    a, b = map(median, told)
+    if max(a, b) / min(a, b) - 1 > PACE_LIMIT:
+        kind: Kind = "note" if isinf(_limit(plain.servings[0])) else "confounder"
+        yield Finding("pace of the machine", kind, f"{a:.3f} ms", f"{b:.3f} ms", remedy("calibration"))
+
+
 def _limit(serving: Row) -> float:
-    told = as_map(serving["host"]).get("load_limit_cores")
-    limit = None if told is None else json.loads(str(told))
-    return inf if limit is None else float(limit)
+    limit = _host_number(serving, "load_limit_cores")
+    return inf if limit is None else limit
+
+
+def _host_number(serving: Row, fact: str) -> float | None:
+    value = json.loads(str(as_map(serving["host"]).get(fact, "null")))
+    return None if value is None else float(value)
 
 
 def _mean_cores(cells: Rows, column: str) -> float:

@@ -39,7 +39,7 @@ ELSEWHERE = {
     "I04": "harness/test_decompose.py::test_the_crossover_interval_holds_the_levels_that_could_be_one",
     "I05": "harness/test_report.py::test_the_table_fits_and_holds_every_column",
     "I06": "harness/test_validity.py::test_preemptions_make_a_cell_invalid",
-    "K03": "harness/test_control.py::test_a_clock_that_is_stuck_low_in_both_arms_is_found",
+    "K03": "harness/test_calibration.py::test_every_serving_of_a_run_holds_its_pace",
     "K06": "harness/test_probe.py::test_a_mig_instance_leaves_what_it_cannot_tell_absent",
 }
 

@@ -240,3 +240,13 @@ def test_the_scripts_are_valid_bash() -> None:
     for script in (".ci/run", "scripts/environment.sh"):
         subprocess.run(["bash", "-n", script], cwd=ROOT, check=True)
         assert (ROOT / script).stat().st_mode & 0o111
+
+
+@pytest.mark.parametrize("words", [["rigs"], ["report", "--csv", str(ROOT / "results" / "sample" / "cpu_smollm2-20261130-033653-737fb9")]])
+def test_output_that_nobody_reads_any_more_ends_in_silence(words: list[str]) -> None:
+    """`samerig report | head` is no error to tell."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run([sys.executable, "-m", "harness", *words], stdout=writing, stderr=subprocess.PIPE, text=True)
+    os.close(writing)
+    assert (done.stderr, done.returncode != 0) == ("", True)

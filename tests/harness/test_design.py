@@ -33,6 +33,11 @@ def test_what_the_blocks_can_carry_is_told() -> None:
     assert design.CLAIM_BLOCKS == stats.CLAIM_BLOCKS
 
 
+def test_the_pace_that_is_taken_is_told_and_none_is_not() -> None:
+    assert "pace: 0.5 s of fixed work before every launch" in said(scripted_run(protocol={"calibration_s": 0.5}))
+    assert "pace" not in said(scripted_run())
+
+
 def test_warm_up_and_window_are_told() -> None:
     text = said(scripted_run(concurrency=[1, 8], protocol={"warmup_prompts": 2}))
     assert "at each concurrency batches of 2, 8 other prompts" in text

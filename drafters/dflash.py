@@ -22,7 +22,7 @@ from torch import Tensor
 
 from drafters.block_cache import BlockCache
 from drafters.contract import Draft, Tap, Target
-from drafters.dflash_config import DFlashConfig
+from drafters.dflash_config import DFlashConfig, check_budget, trained_block
 from drafters.dflash_network import DFlashNetwork
 from drafters.drafter_checkpoint import DrafterWeights, check_fits, load_into, read_drafter_config
 from drafters.layers import Linear
@@ -48,6 +48,7 @@ class DFlashDrafter:
     """No options. The checkpoint is a folder in the published format; embedding and head are the target's if it has none."""
 
     options: ClassVar[frozenset[str]] = frozenset()
+    anchor_first: ClassVar[bool] = False  # the family's rule for `sample_from_anchor`, where a config states none
     network: DFlashNetwork
 
     def __init__(self, target: Target, options: Mapping[str, object], checkpoint: str | None) -> None:
@@ -75,9 +76,13 @@ class DFlashDrafter:
             known = ", ".join(sorted(cls.options)) or "none"
             raise ValueError(f"options.{name}: {cls.__name__} has no such option; known: {known}")
 
+    @classmethod
+    def check_checkpoint(cls, folder: str, budget: int) -> None:
+        check_budget(budget, *trained_block(read_drafter_config(folder), cls.anchor_first))
+
     def build(self, raw: Mapping[str, Any], target_layers: int) -> DFlashNetwork:
         """The network of a flat config, to be filled."""
-        return DFlashNetwork(DFlashConfig.read(raw, target_layers))
+        return DFlashNetwork(DFlashConfig.read(raw, target_layers, self.anchor_first))
 
     def tensor_name(self, parameter: str, published: frozenset[str]) -> str:
         """Which of the published tensors fills a parameter of the network."""
@@ -99,11 +104,7 @@ class DFlashDrafter:
         drafts = max(lengths, default=0)
         if drafts == 0:
             return None
-        if drafts > self.max_budget:
-            raise ValueError(
-                f"draft_budget: {drafts} drafts asked of a block trained for {self.max_budget} "
-                f"(block_size {self.config.block}); set draft_budget to {self.max_budget} or less"
-            )
+        check_budget(drafts, self.config.block, self.max_budget)
         anchors_R = torch.tensor([self.anchors[slot] for slot in slots], device=self.cache.device)
         return self.choose(slots, self.states(slots, anchors_R, lengths), anchors_R, lengths)
 

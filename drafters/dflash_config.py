@@ -45,8 +45,7 @@ class DFlashConfig:
 
     @property
     def drafts(self) -> int:
-        """The most drafts of a block of the trained size: one per slot, none from the anchor's where that predicts nothing."""
-        return self.block if self.sample_from_anchor else self.block - 1
+        return most_drafts(self.block, self.sample_from_anchor)
 
     @classmethod
     def read(cls, raw: Mapping[str, Any], target_layers: int, anchor_first: bool = False, projector: str | None = None) -> Self:
@@ -90,6 +89,26 @@ def value_of(raw: Mapping[str, Any], key: str, default: Any = None) -> Any:
 def family_size(raw: Mapping[str, Any], key: str, default: int | None = None) -> int:
     """A whole number of at least 1 under `value_of`; a null default makes it required."""
     return size_of({key: value_of(raw, key)}, key, default)
+
+
+def trained_block(raw: Mapping[str, Any], anchor_first: bool) -> tuple[int, int]:
+    """(slots of a block, the most drafts from it) of a flat config: what can be said without the target."""
+    block = family_size(raw, "block_size", _DEFAULT_BLOCK)
+    return block, most_drafts(block, bool(value_of(raw, "sample_from_anchor", anchor_first)))
+
+
+def most_drafts(block: int, sample_from_anchor: bool) -> int:
+    """Of a block of the trained size: one per slot, none from the anchor's where that predicts nothing."""
+    return block if sample_from_anchor else block - 1
+
+
+def check_budget(drafts: int, block: int, most: int) -> None:
+    """ValueError for more drafts than a block of `block` slots was trained to give."""
+    if drafts > most:
+        raise ValueError(
+            f"draft_budget: {drafts} drafts asked of a block trained for {most} "
+            f"(block_size {block}); set draft_budget to {most} or less"
+        )
 
 
 def default_taps(target_layers: int, count: int) -> tuple[int, ...]:

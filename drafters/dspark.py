@@ -62,6 +62,7 @@ class DSparkDrafter(DFlashDrafter):
     """Options of `DraftSampling`, and `confidence`: the least survival worth verifying, in [0, 1), or null to draft in full."""
 
     options: ClassVar[frozenset[str]] = OPTIONS | {"confidence"}
+    anchor_first: ClassVar[bool] = True
     network: DSparkNetwork
 
     def __init__(self, target: Target, options: Mapping[str, object], checkpoint: str | None) -> None:
@@ -83,7 +84,7 @@ class DSparkDrafter(DFlashDrafter):
         confidence = bool(value_of(raw, "enable_confidence_head", False))
         if confidence and not value_of(raw, "confidence_head_with_markov", True):
             raise ValueError("config.json: confidence_head_with_markov false is not implemented; it must be true")
-        config = DFlashConfig.read(raw, target_layers, anchor_first=True, projector="dspark")
+        config = DFlashConfig.read(raw, target_layers, self.anchor_first, projector="dspark")
         vocabulary = size_of(raw, "vocab_size")
         rows = size_of(raw, "draft_vocab_size", vocabulary)
         return DSparkNetwork(config, vocabulary, rows, family_size(raw, "markov_rank"), confidence)

@@ -267,8 +267,19 @@ def check_arm(arm: Arm) -> None:
         raise ArmError(f"drafter: '{arm.drafter}' is no drafter class; arm files name one, such as rigs/arm/ngram.yaml")
     try:
         getattr(drafter, "check_options", lambda options: None)(arm.options)
+        _check_checkpoint(drafter, arm)
     except ValueError as error:
         raise ArmError(str(error)) from None
+
+
+def _check_checkpoint(drafter: type, arm: Arm) -> None:
+    """Raises ValueError for a folder that holds no drafter, and for what its config.json rules out."""
+    if arm.checkpoint is None or not (folder := Path(arm.checkpoint.location)).is_dir():
+        return  # a hub's, or told by the plan as missing
+    if not (folder / "config.json").is_file() or not any(folder.glob("*.safetensors")):
+        where = f"checkpoint.location: '{folder}' has no config.json with *.safetensors beside it"
+        raise ValueError(f"{where}; give the folder of a trained drafter")
+    getattr(drafter, "check_checkpoint", lambda folder, budget: None)(str(folder), arm.draft_budget)
 
 
 def _can_capture(run: Run) -> bool:

@@ -170,3 +170,16 @@ def test_two_arms_of_a_measured_run_can_be_audited(capsys: pytest.CaptureFixture
     out = capsys.readouterr()
     assert "ngram" in out.out
     assert out.err == ""
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("draft_budget=100", r"arms\.dflash\.draft_budget: 100 drafts asked of a block trained for 7"),
+        ("arms.dspark.draft_budget=9", r"arms\.dspark\.draft_budget: 9 drafts asked of a block trained for 7"),
+        ("arms.mtp.checkpoint.location=tests", r"arms\.mtp\.checkpoint\.location: 'tests' has no config\.json"),
+    ],
+)
+def test_what_a_checkpoint_rules_out_is_told_before_anything_is_launched(override: str, said: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=said):
+        plan.plan_run(compose_run("cpu_smollm2", ["+arm@arms.dspark=dspark", override]), tmp_path)

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from harness.config import Arm, Run
-from harness.control.read import read_factors
+from harness.control.read import NONE, read_factors
 from harness.engines.base import Memory, Scalar
 from harness.engines.method_support import family
 from harness.engines.server_dialect import Found, Startup
@@ -42,6 +42,8 @@ def resolved(run: Run, arm: Arm, found: Found) -> dict[str, Scalar]:
         factors["dtype"] = dtype.removeprefix("torch.")
     if factors.get("kv_dtype") == "auto":
         factors["kv_dtype"] = factors.get("dtype")
+    if factors.get("max_scheduled_tokens") == NONE:  # without speculation: the scheduler then takes the whole token budget
+        factors["max_scheduled_tokens"] = _config(found).get("scheduler_config", {}).get("max_num_batched_tokens")
     if "cuda_graphs" in factors:
         factors["cuda_graphs"] = _MODES.get(str(factors["cuda_graphs"]), factors["cuda_graphs"])
     if factors.get("runner") is None and found.env.get("VLLM_USE_V2_MODEL_RUNNER") == "0":

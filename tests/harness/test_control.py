@@ -206,7 +206,7 @@ def test_a_foreign_process_on_the_gpu_confounds():
 
 
 def test_what_a_drafter_without_weights_cannot_have_is_part_of_the_treatment():
-    """GPUs of a drafter beside prompt lookup; between two drafters that have them they confound, and so does what all can have."""
+    """GPUs of a drafter beside prompt lookup. Between two drafters that have them they confound; so does what all can have."""
     none, one, two = (side("ngram", **resolved("ngram", draft_tensor_parallel=value)) for value in ("none", 1, 2))
     assert [confounders(none, one), confounders(one, two)] == [[], ["draft_tensor_parallel"]]
     forgets, remembers = (side("ngram", **resolved("ngram", draft_memory=value)) for value in ("none", "serving"))

@@ -56,6 +56,8 @@ def _mask(frame: pd.DataFrame, condition: str) -> pd.Series[bool]:
     if how == "~":
         return text.str.contains(value.lower(), regex=False) | beside.str.contains(value.lower(), regex=False)
     wanted = [part.strip().lower() for part in value.split(",")]
+    if beside is text and pd.api.types.is_numeric_dtype(frame[key]) and (words := [w for w in wanted if not _is_number(w)]):
+        raise ValueError(f"{key}={words[0]}: {key} is a number; write {key}=8, {key}>=8 or {key}=null")
     hit = text.isin(wanted) | beside.isin(wanted)
     return hit if how == "=" else ~hit
 
@@ -65,6 +67,14 @@ def _text(value: Any) -> str:
     if value is None or (isinstance(value, float) and pd.isna(value)):
         return "null"
     return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _is_number(word: str) -> bool:
+    try:
+        float(word)
+    except ValueError:
+        return word == "null"
+    return True
 
 
 def _number_mask(frame: pd.DataFrame, key: str, how: str, value: str) -> pd.Series[bool]:

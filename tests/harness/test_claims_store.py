@@ -169,6 +169,7 @@ def test_filters_select_what_they_say(claims: pd.DataFrame) -> None:
     ("condition", "told"),
     [
         ("metod=mtp", "did you mean 'method'"),
+        ("concurrency=x", "concurrency is a number"),
         ("nonsense", "not a condition"),
         ("speedup>=fast", "compares numbers"),
         ("method>=3", "compares numbers"),

@@ -18,6 +18,7 @@ from harness import probe
 from harness.compose import ComposedRun, ConfigError, compose_run, composed_of, load_dotted, missing_parts
 from harness.config import Arm, PromptSet, Run
 from harness.config_errors import near
+from harness.engines.base import ArmError, Engine
 from harness.replay_fit import fitted, protocol_for
 from harness.rigs import PUBLISHED, RIGS
 from harness.workloads import manifest
@@ -164,12 +165,20 @@ def _arms(run: Run) -> tuple[dict[str, Arm], list[str]]:
     kept, lines = {}, []
     for name, arm in run.arms.items():
         reasons = [line for line in lacking if line.startswith(f"arms.{name}.")]
-        reasons += [line for line in adapter.plan(run, arm).missing if line not in shared]
+        reasons += [line for line in _lacks(adapter, run, arm) if line not in shared]
         if reasons:
             lines.append(f"arm {name}: {reasons[0]}")
         else:
             kept[name] = arm
     return kept, lines
+
+
+def _lacks(adapter: type[Engine], run: Run, arm: Arm) -> tuple[str, ...]:
+    """What one arm lacks, or why it cannot be on this rig, such as a budget beyond the block of the drafter that is here."""
+    try:
+        return adapter.plan(run, arm).missing
+    except ArmError as error:
+        return (str(error),)
 
 
 def moved(original: Run, run: Run, asked: Run, overrides: Sequence[str]) -> Iterator[Moved]:

@@ -143,10 +143,6 @@ def check_workload(run: Run) -> list[str]:
     problems = []
     if target.source == "hub" and not re.fullmatch(r"[0-9a-f]{40}", target.revision or ""):
         problems.append(f"target.revision: '{target.revision}' is not a commit hash and can move; pin the full 40 digits")
-    labels = [set_label(prompt_set) for prompt_set in run.workload.sets]
-    if not labels:
-        problems.append("workload.sets: no prompt set; name at least one")
-    problems += [f"workload.sets: '{label}' is listed twice" for label in sorted({x for x in labels if labels.count(x) > 1})]
     for i, prompt_set in enumerate(run.workload.sets):
         problems += _set_problems(run, f"workload.sets[{i}]", prompt_set)
     if (have := _available("warmup")) < protocol.warmup_prompts:

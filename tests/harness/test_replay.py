@@ -135,6 +135,14 @@ def test_a_rig_without_any_prompt_set_here_asks_for_a_workload() -> None:
     assert len(replay.composed.run.workload.sets) == 6
 
 
+def test_a_budget_that_the_drafter_at_hand_was_not_trained_for_leaves_the_arm_out_with_the_fix() -> None:
+    asked = [*ASKED, "workload=standard"]
+    replay = plan_replay("published/tpu_v5p_llama31_8b", asked)
+    assert "dflash" not in replay.composed.run.arms
+    assert any("draft_budget: 10 drafts asked of a block trained for 7" in line for line in replay.skipped)
+    assert "dflash" in plan_replay("published/tpu_v5p_llama31_8b", [*asked, "draft_budget=7"]).composed.run.arms
+
+
 def test_the_command_says_what_moves_without_running(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert cli.main(["replay", CARD, "--plan", "--results", str(tmp_path), "--substitute", *ASKED]) == 0
     out = capsys.readouterr().out

@@ -203,12 +203,6 @@ def test_too_few_prompts_for_the_highest_concurrency_are_found_before_launch() -
     assert "128 distinct prompts needed, 'chat' has 66" in found
 
 
-def test_a_set_listed_twice_and_an_empty_workload_are_found() -> None:
-    chat = PromptSet(set="chat", max_tokens=8)
-    assert any("'chat' is listed twice" in problem for problem in check_workload(run(chat, chat)))
-    assert any("no prompt set" in problem for problem in check_workload(run()))
-
-
 def test_too_many_warm_up_prompts_are_found() -> None:
     (found,) = check_workload(run(PromptSet(set="chat", max_tokens=8), warmup_prompts=999))
     assert found.startswith("protocol.warmup_prompts: 999 asked")

@@ -13,11 +13,13 @@ import time
 PIECE = bytes(1 << 18)
 
 
-def calibrate(seconds: float) -> float | None:
+def calibrate(seconds: float | None) -> float | None:
     """Median ms per piece over so many seconds of pieces; null when no time is given."""
+    if seconds is None:
+        return None
     spent: list[float] = []
     end = time.perf_counter() + seconds
     while (began := time.perf_counter()) < end:
         hashlib.sha256(PIECE)
         spent.append(time.perf_counter() - began)
-    return round(statistics.median(spent) * 1e3, 5) if spent else None
+    return round(statistics.median(spent) * 1e3, 5)

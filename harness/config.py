@@ -236,7 +236,7 @@ class Protocol(Model):
     rate_rps: float | None = Field(None, gt=0)
     request_timeout_s: float = Field(gt=0)
     sample_period_s: float = Field(gt=0)
-    calibration_s: float = Field(0, ge=0, le=60)
+    calibration_s: float | None = Field(None, gt=0, le=60)
     width_rounds: int = Field(0, ge=0)
     replays_per_set: int = Field(0, ge=0)
     check_answers: Literal["none", "numbers", "all"] = "none"

@@ -69,7 +69,7 @@ def _machine(run: Run, gpus: Sequence[Gpu]) -> Iterator[Check]:
         yield Check("machine", "ok", cores)
         return
     if not gpus:
-        fix = "install the driver, look at CUDA_VISIBLE_DEVICES, or override machine=cpu"
+        fix = "install the driver, look at CUDA_VISIBLE_DEVICES, or go to a machine that has one"
         yield Check("machine", "fault", "no NVIDIA GPU is visible", fix)
         return
     names = [str(gpu.facts().get(f"gpu{gpu.index}_name")) for gpu in gpus]

@@ -165,7 +165,7 @@ def _arms(run: Run) -> tuple[dict[str, Arm], list[str]]:
     kept, lines = {}, []
     for name, arm in run.arms.items():
         reasons = [line for line in lacking if line.startswith(f"arms.{name}.")]
-        reasons += [line for line in _lacks(adapter, run, arm) if line not in shared]
+        reasons += [line for line in _lacks(adapter, run, name, arm) if line not in shared]
         if reasons:
             lines.append(f"arm {name}: {reasons[0]}")
         else:
@@ -173,12 +173,12 @@ def _arms(run: Run) -> tuple[dict[str, Arm], list[str]]:
     return kept, lines
 
 
-def _lacks(adapter: type[Engine], run: Run, arm: Arm) -> tuple[str, ...]:
+def _lacks(adapter: type[Engine], run: Run, name: str, arm: Arm) -> tuple[str, ...]:
     """What one arm lacks, or why it cannot be on this rig, such as a budget beyond the block of the drafter that is here."""
     try:
         return adapter.plan(run, arm).missing
     except ArmError as error:
-        return (str(error),)
+        return (f"arms.{name}.{error}",)
 
 
 def moved(original: Run, run: Run, asked: Run, overrides: Sequence[str]) -> Iterator[Moved]:

@@ -64,9 +64,8 @@ def bench(composed: Composed, results: Path, fresh: bool, console: Console, prom
             console.print(f"not resuming {other}: the sources of harness or drafters changed since", highlight=False)
         if store.resumed:
             count = sum(len(cells) for _, cells in todo)
-            console.print(
-                f"resuming {store.folder}: {count} of {sum(len(s.cells) for s in servings)} cells left", highlight=False
-            )
+            what_is_left = f"{count} of {sum(len(s.cells) for s in servings)} cells left{_torn(servings, todo)}"
+            console.print(f"resuming {store.folder}: {what_is_left}", highlight=False)
         gpus = probe.gpus() if run.machine.kind == "cuda" else []
         total, left = (
             sum(_weight(run, cell) for _, cells in part for cell in cells) for part in (_left(servings, set()), todo)
@@ -105,6 +104,17 @@ def _left(servings: Sequence[Serving], complete: set[str]) -> list[tuple[Serving
     """Servings that still have cells to measure, with those cells."""
     left = [(serving, [cell for cell in serving.cells if cell.cell_id not in complete]) for serving in servings]
     return [(serving, cells) for serving, cells in left if cells]
+
+
+def _torn(servings: Sequence[Serving], todo: Sequence[tuple[Serving, Sequence[Cell]]]) -> str:
+    """What going on costs: blocks that two sessions share give no speedup for the cells around the interruption."""
+    left = {block: sum(len(cells) for s, cells in todo if s.block == block) for block in {s.block for s, _ in todo}}
+    torn = [n for n, count in sorted(left.items()) if count < sum(len(s.cells) for s in servings if s.block == n)]
+    if not torn:
+        return ""
+    return (
+        f"; block {torn[0]} now spans two sessions, and cells that no session measured for all arms give no speedup (--fresh)"
+    )
 
 
 def _weight(run: Run, cell: Cell) -> int:

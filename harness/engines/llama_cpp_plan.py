@@ -11,7 +11,7 @@ from pathlib import Path
 
 from harness.config import Arm, Run, Size
 from harness.engines.base import Memory
-from harness.engines.method_support import option_gaps
+from harness.engines.method_support import machine_gap, option_gaps
 from harness.engines.server_dialect import checkpoint_path
 from harness.estimate_memory import NOTHING, Needs, needs_of, plan_memory
 
@@ -139,4 +139,11 @@ def needs(path: Path, stated: Size | None) -> Needs:
 def missing(run: Run, arm: Arm) -> list[str]:
     """What this machine or this llama.cpp lacks for the arm, a line each."""
     unknown = option_gaps("llama.cpp", arm, ("min_n", "max_n"), {*TOLD_BY_CHECKPOINT, "url"})
-    return [*_missing_model(run), *_missing_method(run, arm), *unknown, *_missing_drafter(run, arm), *_unservable(run)]
+    return [
+        *machine_gap(run),
+        *_missing_model(run),
+        *_missing_method(run, arm),
+        *unknown,
+        *_missing_drafter(run, arm),
+        *_unservable(run),
+    ]

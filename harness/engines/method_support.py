@@ -7,16 +7,24 @@ Versions are dotted numbers; what follows them (`rc1`, `+cpu`, `.post2`) is igno
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 from collections.abc import Collection, Mapping, Sequence
 from functools import cache
 from itertools import zip_longest
 
-from harness.config import Arm
+from harness.config import Arm, Run
 
 Version = tuple[int, ...]
 _BOUND = re.compile(r"(>=|<=|==|!=|>|<)\s*(\d+(?:\.\d+)*)")
 ANY = "0"
+
+
+def machine_gap(run: Run) -> list[str]:
+    """That a CUDA rig has no GPU here, where it launches its own server."""
+    if run.machine.kind != "cuda" or run.engine.url is not None or shutil.which("nvidia-smi"):
+        return []
+    return ["machine.kind: cuda, but this machine has no NVIDIA GPU; measure it where there is one"]
 
 
 def parse_version(text: str) -> Version:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
 from harness.config import Arm, Run
 from harness.engines.base import Memory, Scalar
+from harness.engines.method_support import machine_gap
 
 _BYTES = {"float32": 4, "bfloat16": 2}
 
@@ -62,9 +62,7 @@ def pinned(run: Run) -> dict[str, Scalar]:
 
 def missing(run: Run, target: str | None, can_capture: bool) -> tuple[str, ...]:
     """What this machine or this engine lacks for the rig, a line each. `target` says what the target itself lacks."""
-    gaps = [target] if target else []
-    if run.machine.kind == "cuda" and not shutil.which("nvidia-smi"):
-        gaps.append("machine.kind: cuda, but this machine has no NVIDIA GPU; override machine=cpu")
+    gaps = [*([target] if target else []), *machine_gap(run)]
     if run.engine.graphs != "off" and not can_capture:
         gaps.append(f"engine.graphs: {run.target.implementation} cannot capture CUDA graphs; set engine.graphs=off")
     if run.engine.graphs != "off" and not run.engine.graph_batch_sizes:

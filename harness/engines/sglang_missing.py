@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 from harness.config import Arm, Run
-from harness.engines.method_support import assumed_version, family, installed_version, method_gap, option_gaps, version_gap
+from harness.engines.method_support import (
+    assumed_version,
+    family,
+    installed_version,
+    machine_gap,
+    method_gap,
+    option_gaps,
+    version_gap,
+)
 from harness.engines.sglang_command import OPTIONS, SINCE, TOLD_BY_CHECKPOINT
 
 CUDA_ONLY = ("dflash", "dflash2", "dspark")
@@ -20,7 +27,7 @@ def missing(run: Run, arm: Arm) -> list[str]:
         _interpreter(interpreter, installed) if run.engine.url is None else None,
         version_gap("SGLang", run.engine.version, installed),
         method_gap("SGLang", SINCE, family(arm), arm.label, assumed_version(run.engine.version, installed)),
-        _gpu(run),
+        *machine_gap(run),
         _device(run, arm),
         *_options(arm),
         _graphs(run),
@@ -36,12 +43,6 @@ def _interpreter(interpreter: str | None, installed: str | None) -> str | None:
         return f"engine.interpreter: '{interpreter}' does not exist; give the path of a Python whose environment has SGLang"
     if installed is None:
         return f"engine.interpreter: '{interpreter}' has no SGLang; install it there, or give another path"
-    return None
-
-
-def _gpu(run: Run) -> str | None:
-    if run.machine.kind == "cuda" and run.engine.url is None and not shutil.which("nvidia-smi"):
-        return "machine.kind: cuda, but this machine has no NVIDIA GPU; override machine=cpu"
     return None
 
 

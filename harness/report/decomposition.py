@@ -50,12 +50,26 @@ def decomposition_lines(run: FinishedRun) -> Iterator[str]:
 
 
 def _arm(run: FinishedRun, arm: str, level: int) -> Iterator[str]:
+    """The parts of an arm's step are its own; beside plain they say something only where the pair is comparable."""
     found = decomposition_of(run, arm, level)
+    if unlike := _not_comparable(run, arm, level):
+        own = "" if isinstance(found, Missing) else f"{_step(found.arm)} · "
+        yield f"concurrency {level}, {arm}: {own}no cause: {m.REASONS[unlike]}"
+        return
     if isinstance(found, Missing):
         yield from _from_streams(run, arm, level, found)
         return
     yield f"concurrency {level}, {arm}: {_step(found.arm)} · {_needed(found)} · {_speeds(found)}"
     yield cause(arm, found).sentence
+
+
+def _not_comparable(run: FinishedRun, arm: str, level: int) -> str | None:
+    """The reason for which an arm's steps say nothing beside plain's."""
+    control, arms = run.control(arm, level), run.measured(level, tuple(run.classes(level)))
+    if control is not None and control.verdict == "CONFOUNDED":
+        return "confounded"
+    within = run.within_sessions(arms)
+    return "two_sessions" if arms[arm] and not within[arm] else None
 
 
 def _step(cost: StepCost) -> str:
@@ -120,6 +134,9 @@ def _crossovers(run: FinishedRun) -> Iterator[str]:
         return
     for arm, method in run.methods.items():
         if method == "plain":
+            continue
+        if unlike := next(filter(None, (_not_comparable(run, arm, level) for level in levels)), None):
+            yield f"{arm}: no crossover ({m.REASONS[unlike]})"
             continue
         speedups = {level: _speedup(run, arm, level) for level in levels}
         found = crossover_of(speedups)

@@ -14,7 +14,7 @@ from harness.report.summary import ALL, Number
 from harness.report.table import Line, verdict_of
 from harness.stats import CLAIM_BLOCKS, standard_errors
 
-REFUSALS = {"coalesced", "exceeds_budget", "concurrency_not_reached", "no_pairs"}
+REFUSALS = {"coalesced", "exceeds_budget", "concurrency_not_reached", "no_pairs", "two_sessions"}
 Groups = Mapping[str, Mapping[str, Line]]
 
 

@@ -127,11 +127,13 @@ def _all_speedups(run: FinishedRun, arms: dict[str, list[Row]], concurrency: int
         return {}
     budgets, within = {arm: run.budget(arm) for arm in run.methods}, run.within_sessions(arms)
     others = [arm for arm in run.methods if arm != plain]
-    return {
+    found: Speedups = {
         "speedup": {arm: output_speedup(within, arm, plain, concurrency) for arm in others},
         "decode_speedup": {arm: decode_speedup(within, arm, plain, budgets) for arm in others},
         "latency_speedup": {arm: latency_speedup(within, arm, plain) for arm in others},
     }
+    cut = {arm for arm in others if arms[arm] and arms[plain] and not (within[arm] and within[plain])}
+    return {metric: {arm: Missing("two_sessions") if arm in cut else by[arm] for arm in others} for metric, by in found.items()}
 
 
 def _speedups(cell: Cell) -> Iterator[Number]:

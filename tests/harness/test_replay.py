@@ -140,7 +140,7 @@ def test_a_budget_that_the_drafter_at_hand_was_not_trained_for_leaves_the_arm_ou
     replay = plan_replay("published/tpu_v5p_llama31_8b", asked)
     assert "dflash" not in replay.composed.run.arms
     assert any("draft_budget: 10 drafts asked of a block trained for 7" in line for line in replay.skipped)
-    assert "dflash" in plan_replay("published/tpu_v5p_llama31_8b", [*asked, "draft_budget=7"]).composed.run.arms
+    assert "dflash" in plan_replay("published/tpu_v5p_llama31_8b", [*asked, "arms.dflash.draft_budget=7"]).composed.run.arms
 
 
 def test_the_command_says_what_moves_without_running(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

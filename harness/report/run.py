@@ -85,6 +85,11 @@ class FinishedRun:
                 sessions.setdefault(_block_and_set(row), set()).add(session_of[str(row["serving_id"])])
         return {name: [r for r in rows if len(sessions[_block_and_set(r)]) == 1] for name, rows in arms.items()}
 
+    def is_torn(self, arms: Mapping[str, Rows], arm: str) -> bool:
+        """Whether an arm and plain have rows, and no cell of either was measured by one session for all arms."""
+        pair = (arm, str(self.plain))
+        return all(arms[name] for name in pair) and not all(self.within_sessions(arms)[name] for name in pair)
+
     def levels(self) -> list[int]:
         return sorted({int(row["concurrency"]) for row in self.requests if row["phase"] == "measured"})
 

@@ -132,8 +132,8 @@ def _all_speedups(run: FinishedRun, arms: dict[str, list[Row]], concurrency: int
         "decode_speedup": {arm: decode_speedup(within, arm, plain, budgets) for arm in others},
         "latency_speedup": {arm: latency_speedup(within, arm, plain) for arm in others},
     }
-    cut = {arm for arm in others if arms[arm] and arms[plain] and not (within[arm] and within[plain])}
-    return {metric: {arm: Missing("two_sessions") if arm in cut else by[arm] for arm in others} for metric, by in found.items()}
+    torn = {arm: Missing("two_sessions") for arm in others if run.is_torn(arms, arm)}
+    return {metric: {**by_arm, **torn} for metric, by_arm in found.items()}
 
 
 def _speedups(cell: Cell) -> Iterator[Number]:

@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from synthetic import CONFIG, MS, simulate, write_run
 
+from harness.metrics import REASONS
 from harness.records_after import AFTER
 from harness.report.decomposition import decomposition_lines
 from harness.report.gates import gate_lines
@@ -47,8 +48,15 @@ def steps(rows: Sequence[Mapping[str, Any]], draft_ms: float, verify_ms: float) 
             }
 
 
-def made(folder: Path, draft_ms: float = 1.0, verify_ms: float = 21.0, texts: bool = True, **after: Any) -> FinishedRun:
-    """Three blocks at concurrency 1 in which ngram accepts two of four drafts on average."""
+def made(
+    folder: Path,
+    draft_ms: float = 1.0,
+    verify_ms: float = 21.0,
+    texts: bool = True,
+    of_ngram: Mapping[str, Any] | None = None,
+    **after: Any,
+) -> FinishedRun:
+    """Three blocks at concurrency 1 in which ngram accepts two of four drafts on average; `of_ngram` changes its servings."""
     rows: dict[str, list[dict[str, Any]]] = simulate(3, ("plain", "ngram"))
     rows["requests"] = [row for row in rows["requests"] if row["concurrency"] == 1]
     if texts:
@@ -56,6 +64,8 @@ def made(folder: Path, draft_ms: float = 1.0, verify_ms: float = 21.0, texts: bo
             row["token_ids"] = [100 + i for i in range(row["output_tokens"])]
             row["max_tokens"] = 200
     rows["steps"] = list(steps(rows["requests"], draft_ms, verify_ms))
+    for serving in rows["servings"]:
+        serving |= (of_ngram or {}) if serving["arm"] == "ngram" else {}
     config = {**CONFIG, "concurrency": [1], "protocol": {**CONFIG["protocol"], "a_a": False}}
     write_run(folder, rows, config)
     for table in AFTER:
@@ -108,6 +118,26 @@ def test_a_winning_arm_its_parts_its_break_even_and_what_the_sweep_predicts(tmp_
 def test_a_losing_arm_is_told_why(tmp_path: Path):
     assert ": verify cost." in "\n".join(decomposition_lines(made(tmp_path / "a", verify_ms=90.0)))
     assert ": draft cost." in "\n".join(decomposition_lines(made(tmp_path / "b", draft_ms=70.0)))
+
+
+@pytest.mark.parametrize(
+    ("of_ngram", "reason"), [({"host": {"cpu_model": "another"}}, "confounded"), ({"session_id": "later"}, "two_sessions")]
+)
+def test_a_pair_that_cannot_be_compared_has_the_arm_s_own_parts_and_neither_ratio_nor_cause(
+    of_ngram: dict[str, Any], reason: str, tmp_path: Path
+):
+    """Something beside the drafter differed, or a run was interrupted between the arms: in the text and in the numbers."""
+    run = made(tmp_path / "run", of_ngram=of_ngram, widths=sweep(WIDTH_MS))
+    (line,) = (line for line in decomposition_lines(run) if ", ngram:" in line)
+    assert "draft 1.00 + verify 21.00" in line
+    assert line.endswith(f"no cause: {REASONS[reason]}")
+    assert not any("than plain" in line or "measured" in line for line in decomposition_lines(run))
+    got = numbers_of(run, "ngram")
+    assert {
+        (got[metric].value, got[metric].note) for metric in ("break_even_length", "predicted_step_speedup", "step_speedup")
+    } == {(None, reason)}
+    if reason == "two_sessions":
+        assert (got["speedup"].value, got["speedup"].note) == (None, reason)
 
 
 def test_without_a_sweep_nothing_is_predicted(tmp_path: Path):

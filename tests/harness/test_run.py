@@ -259,3 +259,13 @@ def test_fixed_length_output_is_labelled_on_every_row(tmp_path: Path) -> None:
     rows = measure(tmp_path, protocol=QUICK, workload=workload, arms={"plain": PLAIN, "ngram": NGRAM}).requests
     assert rows.ignore_eos.all()
     assert set(rows.output_tokens) == {9}
+
+
+def test_a_resume_says_which_block_two_sessions_share_and_is_silent_between_blocks() -> None:
+    servings = plan_servings(scripted_run(protocol={"blocks": 2}, concurrency=[1]), "code")
+    first = [cell.cell_id for one in servings if one.block == 0 for cell in one.cells]
+    for complete, told in ((set(first[:1]), "block 0 now spans two sessions"), (set(first), ""), (set(), "")):
+        todo = run_module._left(servings, complete)
+        said = run_module._torn(servings, todo)
+        assert told in said
+        assert bool(told) == bool(said)

@@ -174,7 +174,7 @@ def test_a_version_without_the_method_is_refused_by_name(
 def test_an_installed_version_is_read_from_its_interpreter_and_judged(monkeypatch: pytest.MonkeyPatch) -> None:
     assert method_support.installed_version(sys.executable, ("no-such-package", "pytest")) == pytest.__version__
     assert method_support.installed_version("/nowhere/python", ("pytest",)) is None
-    monkeypatch.setattr(vllm_missing, "installed_version", lambda interpreter, packages: "0.27.1")
+    monkeypatch.setattr(method_support, "installed_version", lambda interpreter, packages: "0.27.1")
     run = _run("h200_qwen27b_vllm", f"engine.interpreter={sys.executable}")
     gaps = vllm_missing.missing(run, run.arms["dflash2"])
     assert any("vLLM 0.27.1 has no 'dflash2', which came with 0.28.0" in gap for gap in gaps)

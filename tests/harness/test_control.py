@@ -1,49 +1,12 @@
 """What makes two arms comparable: each confounder, put into an otherwise clean pair, is found and named."""
 
-import json
 from dataclasses import replace
 
 import pytest
-from synthetic import request, serving
+from control_sides import cell, clean, confounders, resolved, rows, side, with_cells
+from synthetic import serving
 
 from harness.control import Side, compare, every_pair
-
-
-def rows(arm, **given):
-    """Three requests of one cell, one after another."""
-    spans = ((0, "a"), (300, "b"), (600, "c"))
-    return [
-        request([(100, 1), (200, 1)], arm=arm, serving_id=f"b0-{arm}", sent_ns=at * 1_000_000, prompt_id=name, **given)
-        for at, name in spans
-    ]
-
-
-def side(arm, requests=None, samples=(), **given):
-    return Side([serving(arm, **given)], rows(arm) if requests is None else requests, [], samples)
-
-
-def clean(arm):
-    return side(arm)
-
-
-def cell(arm, concurrency=1, **given):
-    """A cell's row; those of `rows` have the id `cell`."""
-    keys = {"run_id": "r", "serving_id": f"b0-{arm}", "block": 0, "arm": arm, "cell_id": "cell", "prompt_set": "humaneval"}
-    keys |= {"content_class": "code", "concurrency": concurrency, "started_ns": 0, "ended_ns": 1, "warmup_batches": 2}
-    return keys | {"warmed_up": True, "counters": {"preemptions": 0}, "client_lag_p99_ms": 0.1, "invalid": []} | given
-
-
-def with_cells(arm, *cells, **given):
-    return replace(side(arm, **given), cells=cells)
-
-
-def resolved(arm, **factors):
-    told = serving(arm)["resolved"] | {name: json.dumps(value) for name, value in factors.items()}
-    return {"resolved": told}
-
-
-def confounders(plain, arm, concurrency=1):
-    return [finding.factor for finding in compare(plain, arm, concurrency).of("confounder")]
 
 
 def test_a_clean_pair_is_controlled():
@@ -106,12 +69,6 @@ def test_a_block_over_two_sessions_is_told_and_changes_no_verdict():
     assert found.verdict == "CONTROLLED"
 
 
-def test_a_host_that_changed_is_found_and_its_load_is_not_held_against_it():
-    host = serving("ngram")["host"]
-    assert confounders(clean("plain"), side("ngram", host=host | {"governor": '"powersave"'})) == ["host governor"]
-    assert confounders(clean("plain"), side("ngram", host=host | {"load_1m": "9.0"})) == []
-
-
 @pytest.mark.parametrize(
     ("given", "factor"),
     [
@@ -160,79 +117,12 @@ def test_what_was_not_counted_is_unknown():
     assert "cached_tokens" in [f.factor for f in found.of("unknown")]
 
 
-def sampled(arm, *clocks, **given):
-    """Clock samples of one GPU inside the measured window, one per 10 ms."""
-    sample = {"device": "gpu0", "serving_id": f"b0-{arm}", "utilization": 0.9} | given
-    return [sample | {"at_ns": (i + 1) * 10_000_000, "clock_mhz": mhz} for i, mhz in enumerate(clocks)]
-
-
-def test_a_clock_that_ran_slower_is_found():
-    fast, slow, near = [1950.0, 1950.0, None, 1940.0], [1769.0, 1775.0, 1770.0], [1945.0, 1950.0, 1935.0]
-    plain = side("plain", samples=sampled("plain", *fast))
-    assert confounders(plain, side("ngram", samples=sampled("ngram", *slow))) == ["clock of gpu0"]
-    assert confounders(plain, side("ngram", samples=sampled("ngram", *near))) == []
-
-
-def test_idle_samples_and_those_outside_the_windows_say_nothing_of_the_clock():
-    plain = side("plain", samples=sampled("plain", 1950.0))
-    idle = sampled("ngram", 300.0, utilization=0.0) + sampled("ngram", 1950.0)
-    late = [row | {"at_ns": 10**12} for row in sampled("ngram", 300.0)]
-    assert confounders(plain, side("ngram", samples=idle + late)) == []
-
-
-def test_a_clock_that_is_stuck_low_in_both_arms_is_found():
-    host = serving("plain")["host"] | {"gpu0_max_clock_mhz": "2281"}
-    plain, arm = (side(name, samples=sampled(name, 799.0), host=host) for name in ("plain", "ngram"))
-    assert confounders(plain, arm) == ["clock of gpu0 stuck"]
-
-
-def test_few_samples_and_a_wandering_clock_are_notes():
-    plain, arm = (side(name, samples=sampled(name, *[1900.0, 1700.0] * 10)) for name in ("plain", "ngram"))
-    found = compare(plain, arm, 1)
-    assert found.verdict == "CONTROLLED"
-    assert [f.plain for f in found.of("note")] == ["20 samples", "spread 11 %"]
-
-
-def test_notes_change_no_verdict():
-    found = compare(clean("plain"), side("ngram", foreign_processes=["make"], flags=["client: lag 3 ms"]), 1)
-    assert found.verdict == "CONTROLLED"
-    assert [f.factor for f in found.of("note")] == ["other processes", "flag"]
-
-
-def test_a_foreign_process_on_the_gpu_confounds():
-    foreign = ["gpu pid 999", "make (pid 3) 0.5 cores"]
-    found = compare(clean("plain"), side("ngram", foreign_processes=foreign), 1)
-    assert [(f.factor, f.arm) for f in found.of("confounder")] == [("foreign_processes", "gpu pid 999")]
-
-
 def test_what_a_drafter_without_weights_cannot_have_is_part_of_the_treatment():
     """GPUs of a drafter beside prompt lookup. Between two drafters that have them they confound; so does what all can have."""
     none, one, two = (side("ngram", **resolved("ngram", draft_tensor_parallel=value)) for value in ("none", 1, 2))
     assert [confounders(none, one), confounders(one, two)] == [[], ["draft_tensor_parallel"]]
     forgets, remembers = (side("ngram", **resolved("ngram", draft_memory=value)) for value in ("none", "serving"))
     assert "draft_memory" in confounders(forgets, remembers)
-
-
-def test_a_neighbour_on_the_cpu_confounds_beyond_the_machine_s_limit():
-    """Weighted by time: half a second of a compiler in ten is no neighbour. What an attached server did is unknown."""
-    limited = {"host": {"load_limit_cores": "0.3"}}
-    cells = {
-        "idle": [cell("plain", busy_cores=0.05)],
-        "short": [
-            cell("plain", ended_ns=500_000_000, busy_cores=1.0),
-            cell("plain", cell_id="long", ended_ns=10**10, busy_cores=0.0),
-        ],
-        "busy": [cell("plain", busy_cores=1.93)],
-        "stolen": [cell("plain", busy_cores=0.0, stolen_cores=0.8)],
-        "unknown": [cell("plain", busy_cores=None)],
-    }
-    found = {
-        name: confounders(with_cells("plain", *rows, **limited), with_cells("ngram", cell("ngram", busy_cores=0.1), **limited))
-        for name, rows in cells.items()
-    }
-    assert found == {"idle": [], "short": [], "busy": ["busy cores"], "stolen": ["stolen cores"], "unknown": []}
-    without = {"host": {"load_limit_cores": "null"}}
-    assert confounders(with_cells("plain", *cells["busy"], **without), side("ngram", **without)) == []
 
 
 def test_a_bad_cell_accuses_its_own_level_and_class_alone():

@@ -10,10 +10,11 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from harness.report.footnotes import refusals
 from harness.report.rig_difference import Difference, arm_difference, differences
 from harness.report.run import FinishedRun, read_run
 from harness.report.summary import cells, numbers
-from harness.report.table import DRAFTING, SPEED, WIDE, Column, Line
+from harness.report.table import DRAFTING, SPEED, WIDE, Column, Line, without_speedup
 
 Lines = dict[tuple[int, str, str], Line]
 WIDE_OF_TWO = WIDE + 8  # characters: one more column tells the run
@@ -104,4 +105,6 @@ def _notes(runs: tuple[FinishedRun, FinishedRun], tables: tuple[Lines, Lines]) -
         for kind, place in (("concurrency", 0), ("class", 1), ("arm", 2)):
             if only := sorted({str(key[place]) for key in ours} - {str(key[place]) for key in theirs}):
                 yield f"only in {name}: {kind} {', '.join(only)}"
+    for name, lines in zip("AB", tables, strict=True):
+        yield from (f"{name}, {text}" for text in refusals({without_speedup(line) for line in lines.values()} - {""}))
     yield NO_RATIO

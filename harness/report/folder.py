@@ -6,7 +6,7 @@ speedup is over its own run's plain; nothing is pooled over runs and no ratio be
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -14,11 +14,12 @@ from rich.markup import escape
 from rich.table import Table
 
 from harness.report.compare import NO_RATIO
+from harness.report.footnotes import refusals
 from harness.report.header import header_lines
 from harness.report.rig_difference import factors
 from harness.report.run import FinishedRun, read_run
 from harness.report.summary import ALL, cells, numbers
-from harness.report.table import DRAFTING, SPEED, verdict_of
+from harness.report.table import DRAFTING, SPEED, Line, verdict_of, without_speedup
 from harness.run_file import FILE, runs_in
 
 COLUMNS = (*SPEED[:2], *DRAFTING[:3])
@@ -43,25 +44,30 @@ def print_folder(folder: Path, console: Console) -> int:
     for rig in dict.fromkeys(str(run.config["name"]) for run in runs):
         group = [run for run in runs if run.config["name"] == rig]
         console.print(f"\n[bold]{escape(rig)}[/]  {len(group)} runs", highlight=False)
-        console.print(_table(group))
+        lines = [_lines(run) for run in group]
+        console.print(_table(group, lines))
+        reasons = {without_speedup(line) for one in lines for line in one.values()} - {""}
+        for text in refusals(reasons):
+            console.print(f"[dim]{escape(text)}[/]", highlight=False)
     console.print(f"\n[dim]over all content classes of a run, n requests per arm; {NO_RATIO}[/]", highlight=False)
     return int(any("incomplete" in dict(header_lines(run)) for run in runs))
 
 
-def _table(runs: Sequence[FinishedRun]) -> Table:
+def _table(runs: Sequence[FinishedRun], lines: Sequence[dict[str, Line]]) -> Table:
     table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="dim")
     table.add_column("run\n  arm", overflow="fold")
     for column in COLUMNS:
         table.add_column(column.heading, justify="right", no_wrap=True)
     table.add_column("control", no_wrap=True)
-    for run, told in zip(runs, asked_differently(runs), strict=True):
+    for run, told, found in zip(runs, asked_differently(runs), lines, strict=True):
         words = dict(header_lines(run))
         table.add_row(f"[bold]{escape(run.run_id)}[/]")
         for text in (told, words["machine"], words.get("incomplete", "")):
             if text:
                 table.add_row(f"  [dim]{escape(text)}[/]")
-        for row in _rows(run):
-            table.add_row(*row)
+        for name, line in found.items():
+            control = verdict_of(line) or without_speedup(line).replace("_", " ")
+            table.add_row(name, *(column.text(line) for column in COLUMNS), control)
     return table
 
 
@@ -73,11 +79,12 @@ def asked_differently(runs: Sequence[FinishedRun]) -> list[str]:
     return [" · ".join(f"{name}={one[name]}" for name in moved if name in one) for one in asked]
 
 
-def _rows(run: FinishedRun) -> Iterator[list[str]]:
-    """A line for each concurrency and arm, over all content classes."""
+def _lines(run: FinishedRun) -> dict[str, Line]:
+    """The numbers of each concurrency and arm over all content classes, by the name of their line."""
+    found: dict[str, Line] = {}
     for cell in cells(run):
         classes = run.classes(cell.concurrency)
         if cell.label == (ALL if len(classes) > 1 else classes[0]):
             line = {number.metric: number for number in numbers(cell)}
-            name = f"  {cell.arm} at {cell.concurrency}, n={line['error_rate'].n}"
-            yield [name, *(column.text(line) for column in COLUMNS), verdict_of(line)]
+            found[f"  {cell.arm} at {cell.concurrency}, n={line['error_rate'].n}"] = line
+    return found

@@ -41,7 +41,12 @@ def control_lines(run: FinishedRun, concurrency: int, groups: Groups) -> Iterato
     yield from _wide_lines(run.complete_blocks(), groups)
     yield from _pair_lines(run, concurrency, seen)
     notes = {number.note for arms in groups.values() for line in arms.values() for number in line.values()}
-    for reason in sorted(notes & REFUSALS):
+    yield from refusals(notes & REFUSALS)
+
+
+def refusals(reasons: Iterable[str]) -> Iterator[str]:
+    """What each of several keys of `REASONS` means, for the foot of a table."""
+    for reason in sorted(reasons):
         yield f"refused: {REASONS[reason]}"
 
 

@@ -38,6 +38,12 @@ def verdict_of(line: Line) -> str:
     return "" if number is None else number.note.partition(": ")[0] if ": " in number.note else ""
 
 
+def without_speedup(line: Line) -> str:
+    """The key of `REASONS` that says why an arm has no speedup; empty where it has one, and for plain."""
+    number = line.get("speedup")
+    return number.note if number is not None and number.value is None else ""
+
+
 def _speedup(line: Line, allow_confounded: bool = False) -> str:
     """A speedup with its interval and marks; one of a confounded pair only on demand, struck and labelled."""
     number = line.get("speedup")

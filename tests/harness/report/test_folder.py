@@ -12,6 +12,7 @@ from rich.console import Console
 from synthetic import CONFIG, simulate, write_run
 
 from harness import cli
+from harness.metrics import REASONS
 from harness.report import export
 from harness.report.folder import print_folder, run_folders
 
@@ -63,3 +64,15 @@ def test_a_figure_makes_the_folder_that_it_is_written_into(folder: Path, tmp_pat
     file = tmp_path / "not" / "there" / "speedup.svg"
     assert cli.main(["report", str(folder / "a"), "--figure", str(file)]) == 0
     assert file.read_text("utf-8").startswith("<svg")
+
+
+def test_an_arm_without_a_speedup_says_why_in_its_line_and_below_the_table(tmp_path: Path) -> None:
+    tables = simulate(1, ("plain", "ngram"))
+    for serving in tables["servings"]:
+        serving["session_id"] = f"session of {serving['arm']}"
+    write_run(tmp_path / "torn", tables)
+    out = io.StringIO()
+    print_folder(tmp_path, Console(file=out, width=160, force_terminal=False))
+    line = next(text for text in out.getvalue().splitlines() if text.startswith("  ngram at 1"))
+    assert line.rstrip().endswith("two sessions")
+    assert f"refused: {REASONS['two_sessions']}" in " ".join(out.getvalue().split())

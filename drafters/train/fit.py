@@ -33,6 +33,7 @@ from drafters.train.prompts import ROOT, read_prompts
 from drafters.train.recipe import Recipe
 from drafters.train.sequences import Sequences
 from drafters.train.store import Answer, Asked, read_answers
+from drafters.train.subset import subset
 
 _SAMPLE = 32  # sequences that statistics of channels are taken from
 _SHOW_S = 30.0
@@ -51,7 +52,7 @@ class Training:
         self.target = load_dotted(spec["implementation"])(
             self.target_folder, torch.float32, torch.device("cpu"), recipe.held_out_prompts, self.data.context
         )
-        answers = read_answers(ROOT / self.data.out, "train")
+        answers = subset(read_answers(ROOT / self.data.out, "train"), recipe.answers, recipe.seed)
         files = self.data.state_files
         counts_V = Sequences(answers, files, self.target, ()).token_counts(self.target.vocab_size)
         teacher = Teacher.of(self.target, counts_V)

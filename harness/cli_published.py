@@ -86,6 +86,7 @@ def _replay(args: argparse.Namespace) -> int:
 
 def _replay_rig(args: argparse.Namespace) -> int:
     from harness.cli import bench_and_report, console
+    from harness.held import held_lines
     from harness.plan import plan_run, print_plan, require_nothing_missing, time_line
     from harness.published import published_of
     from harness.replay import plan_replay
@@ -95,9 +96,9 @@ def _replay_rig(args: argparse.Namespace) -> int:
     out = console()
     replay = plan_replay(args.what, [*args.overrides, *args.substitute])
     published = published_of(replay.published.run)
-    print_replay(replay, published, out)
-    out.print()
     plan = plan_run(replay.composed, args.results)
+    print_replay(replay, published, held_lines(plan), out)
+    out.print()
     if args.plan:
         print_plan(plan, out)
         return 1 if plan.missing else 0

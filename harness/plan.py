@@ -9,12 +9,14 @@ from pathlib import Path
 from rich.console import Console
 from rich.markup import escape
 
+from harness.baselines import for_arm, moved_by
 from harness.best_budget import sweep_run
 from harness.compose import ComposedRun, ConfigError, load_dotted, missing_parts
 from harness.config import Arm, Run
 from harness.design import design_lines
 from harness.engines.base import ArmError, ArmPlan, Engine, Memory
 from harness.estimate import estimate
+from harness.held import beside_asked
 from harness.schedule import arms_with_control, plan_servings
 from harness.workloads import check_workload, prompt_count
 
@@ -83,7 +85,7 @@ def _arm_plans(run: Run) -> dict[str, ArmPlan]:
 def _arm_plan(adapter: type[Engine], run: Run, name: str, arm: Arm) -> ArmPlan:
     """Raises ConfigError that names the arm's key, for what the adapter says this arm can never be."""
     try:
-        return adapter.plan(run, arm)
+        return adapter.plan(for_arm(run, arm), arm)
     except ArmError as error:
         raise ConfigError(f"arms.{name}.{error}") from None
 
@@ -111,8 +113,8 @@ def print_plan(plan: Plan, console: Console) -> None:
     console.print(f"[bold]{run.name}[/]  {escape(run.summary)}", soft_wrap=True)
     console.print(f"config {plan.composed.config_hash[:12]}   runs nothing: this is what [bold]bench[/] would do\n")
     for name, arm in plan.arms.items():
-        _print_arm(name, arm, console)
-    _print_pinned(plan.arms, console)
+        _print_arm(name, arm, moved_by(run, run.arms[name]) if name in run.arms else {}, console)
+    _print_pinned(run, plan.arms, console)
     _print_schedule(plan, console)
     for item in plan.missing:
         console.print(f"[red]missing[/]: {escape(item)}", soft_wrap=True)
@@ -120,8 +122,10 @@ def print_plan(plan: Plan, console: Console) -> None:
         console.print("[green]nothing is missing on this machine[/]")
 
 
-def _print_arm(name: str, arm: ArmPlan, console: Console) -> None:
+def _print_arm(name: str, arm: ArmPlan, moved: dict[str, str], console: Console) -> None:
     console.print(f"[bold cyan]{escape(name)}[/]")
+    for flag, told in moved.items():
+        console.print(f"  its own      {escape(flag)}: {escape(told)}", soft_wrap=True)
     console.print("  base         " + escape(shlex.join(arm.base)), soft_wrap=True)
     console.print("  speculation  " + escape(shlex.join(arm.speculation) or "none"), soft_wrap=True)
     if arm.env:
@@ -162,15 +166,18 @@ def readable(size: int) -> str:
     return f"{value:.1f} TiB"
 
 
-def _print_pinned(arms: dict[str, ArmPlan], console: Console) -> None:
-    """Factors held equal, once; one that an arm's adapter pins differently is shown per arm."""
+def _print_pinned(run: Run, arms: dict[str, ArmPlan], console: Console) -> None:
+    """Factors held equal, once, beside what was asked where that is not the same; one that an arm's adapter pins differently is
+    shown per arm."""
     if not arms:
         return
     console.print("[bold]pinned[/] (equal for every arm)")
     for factor in dict.fromkeys(factor for arm in arms.values() for factor in arm.pinned):
         values = {name: arm.pinned.get(factor, "not pinned") for name, arm in arms.items()}
         if len({repr(value) for value in values.values()}) == 1:
-            console.print(f"  {escape(factor)} = {escape(str(next(iter(values.values()))))}")
+            asked = beside_asked(run, next(iter(arms.values())).pinned).get(factor)
+            told = f" ({asked})" if asked else ""
+            console.print(escape(f"  {factor} = {next(iter(values.values()))}{told}"), soft_wrap=True)
         else:
             told = ", ".join(f"{name} {value}" for name, value in values.items())
             console.print(f"  {escape(factor)} [yellow]differs[/]: {escape(told)}")

@@ -19,13 +19,14 @@ from harness.report.summary import Number
 UNITS = {"tok_s": "tok/s", "speedup": "speedup", "acceptance_length": "length", "acceptance_rate": "rate"}
 
 
-def print_replay(replay: Replay, published: Published | None, console: Console) -> None:
-    """Source, substitutions, what is left out, what the source does not state or did not hold, commands as published."""
+def print_replay(replay: Replay, published: Published | None, held: Sequence[str], console: Console) -> None:
+    """Source, substitutions, sizes `held` otherwise than asked, what is left out, what the source does not state or did not
+    hold, commands as published."""
     run = replay.published.run
     console.print(f"[bold]replay of {run.name}[/]  {escape(run.summary)}", soft_wrap=True)
     if run.source:
         _line(console, f"source: {run.source}")
-    for line in (*_moved_lines(replay), *(f"left out: {line}" for line in replay.skipped)):
+    for line in (*_moved_lines(replay), *held, *(f"left out: {line}" for line in replay.skipped)):
         _line(console, line)
     for line in _source_lines(published) if published else ():
         _line(console, line)

@@ -125,7 +125,8 @@ def estimate(run: Run, arm: Arm) -> Memory:
     """Files and sizes stated in the rig. A recurrent layer keeps a state per slot, and one more to go back to after a draft."""
     drafter = needs(Path(drafter_path(arm) or ""), arm.checkpoint.size) if arm.checkpoint else NOTHING
     slots = run.engine.max_running_requests
-    return plan_memory(run, needs(gguf_path(run), run.target.size), drafter, slots, slots if arm.draft_budget else 0)
+    held = run.model_copy(update={"engine": run.engine.model_copy(update={"kv_tokens": slots * slot_tokens(run)})})
+    return plan_memory(held, needs(gguf_path(run), run.target.size), drafter, slots, slots if arm.draft_budget else 0)
 
 
 def needs(path: Path, stated: Size | None) -> Needs:

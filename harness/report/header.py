@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.table import Table
 
-from harness.metrics import as_map
+from harness.metrics import as_map, integer
 from harness.report.run import FinishedRun
 
 
@@ -51,9 +51,17 @@ def _engine(run: FinishedRun) -> str:
     label = f"{name} {build[name]}" if name in build else name + (f" (torch {version})" if version else "")
     cache = "on" if engine["prefix_cache"] else "off"
     return (
-        f"{label} · graphs {engine['graphs']} · KV {engine['kv_tokens']} tokens {engine['kv_dtype']}"
+        f"{label} · graphs {engine['graphs']} · KV {_kv_tokens(run)} tokens {engine['kv_dtype']}"
         f" · cap {engine['max_running_requests']} · prefix cache {cache}"
     )
+
+
+def _kv_tokens(run: FinishedRun) -> str:
+    """The least that a serving held, and what was asked for where that is not the same; what was asked when none was read."""
+    asked = int(run.config["engine"]["kv_tokens"])
+    found = [integer(_plain(as_map(row["resolved"]).get("kv_tokens"))) for row in run.servings]
+    held = min((tokens for tokens in found if tokens is not None), default=asked)
+    return str(asked) if held == asked else f"{held} ({asked} asked)"
 
 
 def _machine(run: FinishedRun) -> str:

@@ -12,6 +12,7 @@ from itertools import cycle, islice
 from typing import Any
 
 from harness.asked import Prompts
+from harness.baselines import plain_of
 from harness.config import Run
 from harness.gates.identity import first_difference, place
 from harness.grading import Decoder, Grader, grade_rows
@@ -37,7 +38,7 @@ class Looked:
 
     @property
     def plain(self) -> str:
-        return next(name for name, arm in self.run.arms.items() if arm.method == "plain")
+        return plain_of(self.run)
 
 
 def grader_for(run: Run, prompts: Prompts) -> Grader | None:

@@ -32,7 +32,7 @@ def at_budget(name: str, budget: int) -> str:
 def sweep_run(composed: ComposedRun) -> ComposedRun:
     """The run that tries every candidate budget of every drafting arm beside plain, on the prompts behind the measured ones."""
     run, arms = composed.run, _untuned(composed.run)
-    tried = {name: arm for name, arm in arms.items() if arm.draft_budget is None}
+    tried = {name: arm for name, arm in arms.items() if arm.draft_budget is None and arm.engine_flags is None}
     for name, arm in arms.items():
         if arm.draft_budget is not None:
             tried |= {at_budget(name, k): arm.model_copy(update={"draft_budget": k}) for k in run.budget_candidates}

@@ -27,6 +27,7 @@ from omegaconf.errors import OmegaConfBaseException
 from pydantic import ValidationError
 
 from harness.arm_methods import check_methods
+from harness.baselines import check_baselines
 from harness.config import Run
 from harness.config_errors import ConfigError, flat_keys, from_hydra, from_pydantic, from_yaml, near
 from harness.published import published_of
@@ -79,6 +80,7 @@ def judge(config: DictConfig, rig: str, overrides: Sequence[str] = ()) -> Compos
     except ValidationError as error:
         raise from_pydantic(error, data) from None
     check_methods(run)
+    check_baselines(run)
     published_of(run)
     return composed_of(run, rig, overrides)
 
@@ -87,10 +89,13 @@ def composed_of(run: Run, rig: str, overrides: Sequence[str] = ()) -> ComposedRu
     """A judged run with its YAML and hash.
 
     What was published about a rig is saved with it and is not in the hash. Nor is a null: a field that a later version adds,
-    null where nobody sets it, leaves the experiment what it was.
+    null where nobody sets it, leaves the experiment what it was. A null among an arm's engine flags is a setting, and is in it.
     """
     plain = run.model_dump(mode="json", exclude=None if run.published else {"published"})
     experiment = run.model_dump(mode="json", exclude={"published"}, exclude_none=True)
+    for name, arm in run.arms.items():
+        if arm.engine_flags is not None:
+            experiment["arms"][name]["engine_flags"] = arm.engine_flags
     canonical = json.dumps(experiment, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     text = yaml.safe_dump(plain, sort_keys=False, allow_unicode=True, width=120)
     return ComposedRun(run, text, hashlib.sha256(canonical.encode()).hexdigest(), rig, tuple(overrides))

@@ -144,7 +144,7 @@ class Arm(Model):
     """The one variable: a drafter and its budget (drafts offered per verification, the anchor not counted).
 
     `drafter` null is plain decoding. `method` names the family for engines that bring their own drafters. The budget sweep sets
-    `tuned`, never a rig."""
+    `tuned`, never a rig. `engine_flags`, on one plain arm only, are laid over the rig's; see `harness.baselines`."""
 
     method: str
     drafter: DottedPath | None
@@ -154,6 +154,7 @@ class Arm(Model):
     options: dict[str, str | int | float | bool | None] = {}
     label: Text
     tuned: Tuned | None = None
+    engine_flags: dict[str, str | int | float | bool | None] | None = None
 
     @model_validator(mode="after")
     def _is_coherent(self) -> Arm:
@@ -163,6 +164,8 @@ class Arm(Model):
             raise ValueError(f"draft_budget: arm method '{self.method}' needs a draft budget of at least 1")
         if self.needs_checkpoint and self.checkpoint is None:
             raise ValueError(f"checkpoint: arm method '{self.method}' needs drafter weights; set checkpoint.location")
+        if self.method != "plain" and self.engine_flags is not None:
+            raise ValueError("engine_flags: only a plain arm may have flags of its own; engine.flags holds for every arm")
         return self
 
 
@@ -275,8 +278,8 @@ class Run(Model):
 
     @model_validator(mode="after")
     def _is_a_comparison(self) -> Run:
-        if not any(arm.method == "plain" for arm in self.arms.values()):
-            raise ValueError("arms: a run is a comparison and needs a plain arm")
+        if not any(arm.method == "plain" and arm.engine_flags is None for arm in self.arms.values()):
+            raise ValueError("arms: a run is a comparison and needs a plain arm, one without engine_flags")
         if self.best_budget and not self.budget_candidates:
             raise ValueError("budget_candidates: best_budget=true needs draft budgets to try, such as [1,2,3,5,7]")
         if len(set(self.budget_candidates)) < len(self.budget_candidates):

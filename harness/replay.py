@@ -15,6 +15,7 @@ from typing import Any
 import yaml
 
 from harness import probe
+from harness.baselines import for_arm, plain_of
 from harness.compose import ComposedRun, ConfigError, compose_run, composed_of, load_dotted, missing_parts
 from harness.config import Arm, PromptSet, Run
 from harness.config_errors import near
@@ -160,8 +161,7 @@ def _arms(run: Run) -> tuple[dict[str, Arm], list[str]]:
         adapter = load_dotted(run.engine.adapter)
     except ConfigError:
         return run.arms, []
-    plain = next(arm for arm in run.arms.values() if arm.method == "plain")
-    shared = set(adapter.plan(run, plain).missing)
+    shared = set(adapter.plan(run, run.arms[plain_of(run)]).missing)
     kept, lines = {}, []
     for name, arm in run.arms.items():
         reasons = [line for line in lacking if line.startswith(f"arms.{name}.")]
@@ -176,7 +176,7 @@ def _arms(run: Run) -> tuple[dict[str, Arm], list[str]]:
 def _lacks(adapter: type[Engine], run: Run, name: str, arm: Arm) -> tuple[str, ...]:
     """What one arm lacks, or why it cannot be on this rig, such as a budget beyond the block of the drafter that is here."""
     try:
-        return adapter.plan(run, arm).missing
+        return adapter.plan(for_arm(run, arm), arm).missing
     except ArmError as error:
         return (f"arms.{name}.{error}",)
 

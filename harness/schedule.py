@@ -7,6 +7,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from harness.baselines import plain_of
 from harness.config import Arm, PromptSet, Run
 
 A_A = "plain2"
@@ -52,8 +53,7 @@ def arms_with_control(run: Run) -> dict[str, Arm]:
     if run.protocol.a_a:
         if A_A in arms:
             raise ValueError(f"arms.{A_A}: the name is taken by the A/A arm that protocol.a_a adds; rename the arm")
-        plain = next(arm for arm in arms.values() if arm.method == "plain")
-        arms[A_A] = plain.model_copy(update={"label": "plain (A/A)"})
+        arms[A_A] = arms[plain_of(run)].model_copy(update={"label": "plain (A/A)"})
     return arms
 
 

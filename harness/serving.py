@@ -9,6 +9,7 @@ from typing import Any
 from harness import probe
 from harness.after import Looked, after_cells
 from harness.asked import Prompts
+from harness.baselines import for_arm
 from harness.calibration import calibrate
 from harness.clock import now_ns, utc_now
 from harness.config import Run
@@ -53,7 +54,7 @@ async def serve(session: Session, planned: Serving, todo: Sequence[Cell]) -> Non
     log_path = store.folder / "logs" / f"{serving_id}.log"
     log_path.parent.mkdir(exist_ok=True)
     monitor = Monitor(run.protocol.sample_period_s, session.gpus)
-    engine = session.adapter(run, planned.arm, log_path)
+    engine = session.adapter(for_arm(run, planned.arm), planned.arm, log_path)
     measuring = _Measuring(session, planned, serving_id, engine, monitor)
     try:
         await measuring.launch()

@@ -121,9 +121,10 @@ def label(part: Part) -> str:
 
 
 def weigh(run: FinishedRun, profile: Profile) -> list[Weighed]:
-    """Every arm but plain on a profile, over the parts that the run measured for both."""
+    """Every arm but the plain ones on a profile, over the parts that the run measured for both."""
     tables = {depth: _numbers(at_depth(run, depth)) for depth in {part.depth for part in parts(profile)}}
-    return [_weighed(arm, list(_measured(arm, run, profile, tables))) for arm in run.methods if arm not in (run.plain, run.a_a)]
+    baselines = (run.plain, run.plain_best, run.a_a)
+    return [_weighed(arm, list(_measured(arm, run, profile, tables))) for arm in run.methods if arm not in baselines]
 
 
 Table = dict[tuple[int, str, str, str], Number]

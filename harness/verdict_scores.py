@@ -52,7 +52,7 @@ class Figures:
 def decision_matrix(run: FinishedRun, matrix: Matrix) -> list[Scored]:
     """Every arm on every criterion. Raises ValueError for a measure that is not in `MEASURES`."""
     figures = Figures(run, {(n.concurrency, n.content_class, n.arm, n.metric): n for cell in cells(run) for n in numbers(cell)})
-    arms = [arm for arm in run.methods if arm != run.a_a]
+    arms = [arm for arm in run.methods if arm not in (run.a_a, run.plain_best)]
     scores = {arm: {c.name: _score(figures, arm, c) for c in matrix.criteria} for arm in arms}
     counted = tuple(c.name for c in matrix.criteria if all(scores[arm][c.name] is not None for arm in arms))
     return [Scored(arm, scores[arm], counted, _total(scores[arm], counted, matrix)) for arm in arms]

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 from harness.audit.account import Account, Fact, Origin, Scalar, Source
 from harness.audit.rig_flags import engine_name, flag_facts
+from harness.baselines import for_arm, plain_of
 from harness.config import Run
 from harness.control.factors import is_draft
 from harness.published import Published, published_of
@@ -33,7 +35,7 @@ NOT_STATED = ("not stated", "unstated")
 
 def from_run(run: Run, arm_name: str, family: str) -> Account:
     """The account of one arm. Of a published rig only what its source states; of ours everything. Raises ConfigError."""
-    published = published_of(run)
+    published, run = published_of(run), for_arm(run, run.arms[arm_name])
     origin: Origin = "stated" if published else "pinned"
     facts = {name: Fact(value, origin, where) for name, value, where in _rig(run)}
     facts |= {name: Fact(value, origin, where) for name, value, where in _arm(run, arm_name)}
@@ -48,6 +50,17 @@ def from_run(run: Run, arm_name: str, family: str) -> Account:
         unstated = {name for name in unstated if not is_draft(name)}
     source: Source = "published" if published else "rig"
     return Account(f"{family}:{arm_name}", source, facts, family, frozenset(unstated))
+
+
+def stated_factors(config: Mapping[str, Any], arm_name: str) -> frozenset[str]:
+    """Factors in which an arm with engine flags of its own differs from plain, by what a saved configuration asks."""
+    run = Run.model_validate(config)
+    ours, plain = (from_run(run, name, run.name).facts for name in (arm_name, plain_of(run)))
+    return frozenset(
+        name
+        for name in ours.keys() | plain.keys()
+        if (ours[name].value if name in ours else None) != (plain[name].value if name in plain else None)
+    )
 
 
 def _rig(run: Run) -> Iterator[tuple[str, Scalar, str]]:

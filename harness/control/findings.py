@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from harness.metrics import Row, Rows, as_map, integer, is_null
 
 Kind = Literal["implied", "confounder", "unknown", "note"]
 Verdict = Literal["CONTROLLED", "IMPLIED", "CONFOUNDED", "UNKNOWN"]
+COUNTED = ("implied", "confounder")
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One factor that differs, or could not be compared, with both values and what to do. A note changes no verdict."""
+    """One factor that differs, or could not be compared, with both values and what to do. A note changes no verdict.
+
+    `stated`: one side states this difference as its own engine flag, and the engine was told so. It still counts as what it is.
+    """
 
     factor: str
     kind: Kind
     plain: str
     arm: str
     remedy: str
+    stated: bool = False
 
     def __str__(self) -> str:
         return f"{self.factor} ({self.plain} against {self.arm}): {self.remedy}"
@@ -36,6 +41,17 @@ class Control:
 
     def of(self, kind: Kind) -> tuple[Finding, ...]:
         return tuple(f for f in self.findings if f.kind == kind)
+
+    def with_stated(self, factors: Collection[str], best: str) -> Control:
+        """The same findings; those of factors that the plain arm `best` states for itself marked, with that as the reason."""
+        why = f"the stated difference of {best}, not the drafter's doing"
+        found = (replace(f, stated=True, remedy=why) if f.factor in factors and f.kind in COUNTED else f for f in self.findings)
+        return replace(self, findings=tuple(found))
+
+    @property
+    def beside_stated(self) -> Control:
+        """What else differs."""
+        return replace(self, findings=tuple(f for f in self.findings if not f.stated))
 
     @property
     def findings_that_count(self) -> tuple[Finding, ...]:

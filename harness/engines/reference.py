@@ -34,7 +34,7 @@ from harness.engines.base import (
     Step,
 )
 from harness.engines.chunk_stream import ChunkStream
-from harness.engines.reference_plan import command, estimate, missing, pinned, speculation, without_drafter
+from harness.engines.reference_plan import command, estimate, missing, pinned, speculation, takes_no_flags, without_drafter
 from harness.inside import Replay, WidthTime
 
 READY_TIMEOUT_S = 900.0
@@ -57,6 +57,7 @@ class ReferenceEngine:
     @classmethod
     def plan(cls, run: Run, arm: Arm) -> ArmPlan:
         check_arm(arm)
+        takes_no_flags(arm)
         folder = target_folder(run, build=False)
         return ArmPlan(
             base=(sys.executable, *command(run, str(folder or f"<{run.target.name}>"))),

@@ -6,8 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
+from harness.baselines import FIELDS
 from harness.config import Arm, Run
-from harness.engines.base import Memory, Scalar
+from harness.engines.base import ArmError, Memory, Scalar
 from harness.engines.method_support import machine_gap
 
 _BYTES = {"float32": 4, "bfloat16": 2}
@@ -79,6 +80,16 @@ def without_drafter(arm: Arm) -> tuple[str, ...]:
     if arm.method == "plain" or arm.drafter is not None:
         return ()
     return (f"arm {arm.label}: the reference engine has no drafter for '{arm.method}'; use engine=vllm, sglang or llama_cpp",)
+
+
+def takes_no_flags(arm: Arm) -> None:
+    """Raises ArmError: no flag reaches this engine, and it moves nothing because of a drafter, so plain is at its best."""
+    for name in arm.engine_flags or {}:
+        if name not in FIELDS:
+            raise ArmError(
+                f"engine_flags.{name}: the reference engine takes no flags, and moves nothing because of a drafter that plain "
+                f"would pay for; leave the arm out, or give {' or '.join(FIELDS)}"
+            )
 
 
 def estimate(run: Run, arm: Arm, folder: Path | None) -> Memory:

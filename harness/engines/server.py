@@ -40,6 +40,7 @@ from harness.engines.base import (
     Scalar,
     Step,
 )
+from harness.engines.own_flags import check_own_flags
 from harness.engines.server_answer import Answer
 from harness.engines.server_checks import simulated_acceptance
 from harness.engines.server_dialect import Dialect, Found, target_folder
@@ -64,6 +65,7 @@ class ServerEngine:
     def plan(cls, run: Run, arm: Arm) -> ArmPlan:
         dialect = cls.speak(run)
         base = (*dialect.command(run, dialect.model(run, build=False)), *dialect.endpoint(0, "<name>"))
+        check_own_flags(run, arm, base)
         speculation = tuple(dialect.speculation(run, arm))
         env = {**dialect.env(run), **run.engine.env}
         missing = (*dialect.missing(run, arm), *simulated_acceptance((*base, *speculation), env, arm))

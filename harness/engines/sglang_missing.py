@@ -16,7 +16,7 @@ def missing(run: Run, arm: Arm) -> list[str]:
         _device(run, arm),
         *_options(arm),
         _graphs(run),
-        _admission(run),
+        _admission(run, arm),
     ]
     return [gap for gap in gaps if gap]
 
@@ -46,8 +46,8 @@ def _graphs(run: Run) -> str | None:
     return None
 
 
-def _admission(run: Run) -> str | None:
-    """Unset, block drafters wait for free slots and plain does not."""
-    if run.engine.flags.get("min-free-slots-delay") is None:
+def _admission(run: Run, arm: Arm) -> str | None:
+    """Unset, block drafters wait for free slots and plain does not: plain at its best alone may leave it open."""
+    if arm.engine_flags is None and run.engine.flags.get("min-free-slots-delay") is None:
         return "engine.flags.min-free-slots-delay: not set, so block drafters would delay admission alone; set it to 1"
     return None

@@ -35,6 +35,8 @@ def control_lines(run: FinishedRun, concurrency: int, groups: Groups) -> Iterato
         yield from _findings(control)
         seen |= {finding.factor for finding in control.findings}
         for name, arms in groups.items():
+            if "speedup" not in arms[arm]:
+                continue  # plain at its best is no arm of the table's speedups
             verdict, _, claim = arms[arm]["speedup"].note.partition(": ")
             if claim.startswith("no detected") and verdict != "CONFOUNDED":
                 yield f"  ~ {name}: {claim}"

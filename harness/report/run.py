@@ -9,6 +9,7 @@ from typing import Any
 
 import yaml
 
+from harness.audit.rig import stated_factors
 from harness.control import Control, Side, compare
 from harness.metrics import Row, Rows, integer, rows_of
 from harness.run_file import facts_of
@@ -40,13 +41,20 @@ class FinishedRun:
 
     @property
     def plain(self) -> str | None:
-        """The arm that others are compared with: the first plain one."""
-        return next((name for name, method in self.methods.items() if method == "plain"), None)
+        """The arm that others are compared with: the first plain one that is served as they are."""
+        return next((name for name, method in self.methods.items() if method == "plain" and name != self.plain_best), None)
+
+    @property
+    def plain_best(self) -> str | None:
+        """The plain arm with engine flags of its own, if it was launched: a second baseline (`harness.report.baselines`)."""
+        arms = self.config["arms"]
+        return next((name for name in self.methods if arms.get(name, {}).get("engine_flags") is not None), None)
 
     @property
     def a_a(self) -> str | None:
-        """A second plain arm, whose difference from plain is the noise floor."""
-        return next((name for name, method in self.methods.items() if method == "plain" and name != self.plain), None)
+        """A second plain arm of the very same setting, whose difference from plain is the noise floor."""
+        others = (self.plain, self.plain_best)
+        return next((name for name, method in self.methods.items() if method == "plain" and name not in others), None)
 
     def budget(self, arm: str) -> int | None:
         return next((integer(row["draft_budget"]) for row in self.servings if row["arm"] == arm), None)
@@ -85,9 +93,9 @@ class FinishedRun:
                 sessions.setdefault(_block_and_set(row), set()).add(session_of[str(row["serving_id"])])
         return {name: [r for r in rows if len(sessions[_block_and_set(r)]) == 1] for name, rows in arms.items()}
 
-    def is_torn(self, arms: Mapping[str, Rows], arm: str) -> bool:
-        """Whether an arm and plain have rows, and no cell of either was measured by one session for all arms."""
-        pair = (arm, str(self.plain))
+    def is_torn(self, arms: Mapping[str, Rows], arm: str, baseline: str | None = None) -> bool:
+        """Whether an arm and its baseline (plain) have rows, and no cell of either was measured by one session for all arms."""
+        pair = (arm, baseline or str(self.plain))
         return all(arms[name] for name in pair) and not all(self.within_sessions(arms)[name] for name in pair)
 
     def levels(self) -> list[int]:
@@ -118,9 +126,12 @@ class FinishedRun:
         return None if self.plain in (None, arm) else self.pair(str(self.plain), arm, concurrency, classes)
 
     def pair(self, one: str, other: str, concurrency: int, classes: Sequence[str] | None = None) -> Control | None:
-        """The audit of any two arms; null where either has no cell yet."""
+        """The audit of any two arms; null where either has no cell yet. What the best baseline states is marked."""
         sides = self.side(one, concurrency, classes), self.side(other, concurrency, classes)
-        return compare(*sides, concurrency) if all(side.servings for side in sides) else None
+        control = compare(*sides, concurrency) if all(side.servings for side in sides) else None
+        if control is None or self.plain_best not in (one, other):
+            return control
+        return control.with_stated(stated_factors(self.config, str(self.plain_best)), str(self.plain_best))
 
 
 def _place(name: str, order: list[str]) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
+from harness.report.baselines import best_lines
 from harness.report.decomposition import decomposition_lines
 from harness.report.gates import gate_lines
 from harness.report.run import FinishedRun
@@ -23,6 +24,7 @@ class Section:
 
 
 SECTIONS: tuple[Section, ...] = (
+    Section("best", "Against plain at its best", best_lines),
     Section("answers", "Answers: the same as plain's, and right?", gate_lines),
     Section("why", "Why: what a decode step is made of", decomposition_lines),
 )

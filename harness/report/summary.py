@@ -12,6 +12,7 @@ import pandas as pd
 from harness import metrics as m
 from harness.control import Control
 from harness.metrics import AcceptanceRate, Maybe, Missing, Percentiles, Row, Rows
+from harness.report.baselines import best_numbers
 from harness.report.reasons import reason_numbers
 from harness.report.run import FinishedRun, read_run
 from harness.speedup import bootstrapped_speedup, claims, decode_speedup, floor_of, latency_speedup, output_speedup
@@ -96,7 +97,7 @@ def cells(run: FinishedRun) -> Iterator[Cell]:
 
 def numbers(cell: Cell) -> list[Number]:
     """All numbers of one line."""
-    parts = (_throughput, _speedups, _times, _acceptance, _memory, _quality, reason_numbers)
+    parts = (_throughput, _speedups, best_numbers, _times, _acceptance, _memory, _quality, reason_numbers)
     return [number for part in parts for number in part(cell)]
 
 
@@ -126,7 +127,7 @@ def _all_speedups(run: FinishedRun, arms: dict[str, list[Row]], concurrency: int
     if (plain := run.plain) is None:
         return {}
     budgets, within = {arm: run.budget(arm) for arm in run.methods}, run.within_sessions(arms)
-    others = [arm for arm in run.methods if arm != plain]
+    others = [arm for arm in run.methods if arm not in (plain, run.plain_best)]
     found: Speedups = {
         "speedup": {arm: output_speedup(within, arm, plain, concurrency) for arm in others},
         "decode_speedup": {arm: decode_speedup(within, arm, plain, budgets) for arm in others},

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 FILE = "run.json"
+SOME = 5  # runs that an error names
 
 
 def facts_of(folder: Path) -> dict[str, Any]:
@@ -34,3 +35,12 @@ def runs_in(results: Path) -> list[tuple[Path, dict[str, Any]]]:
         except (ValueError, OSError):
             continue
     return found
+
+
+def where_runs_are(folder: Path) -> str:
+    """What to give in place of a folder that is no run: the runs that it holds, newest first, as a command takes them."""
+    found = sorted(runs_in(folder), key=lambda run: str(run[1].get("started_at")), reverse=True)
+    if not found:
+        return f"give a folder below results/ that has a {FILE}"
+    more = f" (and {len(found) - SOME} more)" if len(found) > SOME else ""
+    return f"it holds {len(found)}; name one: {' '.join(str(path) for path, _ in found[:SOME])}{more}"

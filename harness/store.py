@@ -32,7 +32,7 @@ from harness.durable import ASIDE, replace, replace_text, sync, write
 from harness.folders import acquire, new_folder, remove_leftovers, require_folder
 from harness.records import CELLS, REQUESTS, SAMPLES, SCHEMA_VERSION, SERVINGS, STEPS, TABLES, Table
 from harness.records_after import AFTER, GRADES, REPLAYS, WIDTHS
-from harness.run_file import FILE, facts_of, is_finished, runs_in
+from harness.run_file import FILE, facts_of, is_finished, runs_in, where_runs_are
 
 CELL_TABLES = (CELLS, REQUESTS, STEPS, SAMPLES)
 ALL_TABLES = (*TABLES, *AFTER)
@@ -153,7 +153,7 @@ def read_tables(folder: Path) -> Tables:
     where its run.json cannot be read.
     """
     if not (folder / FILE).exists():
-        raise FileNotFoundError(f"{folder}: no run here; give a folder below results/ that has a {FILE}")
+        raise FileNotFoundError(f"{folder}: no run here; {where_runs_are(folder)}")
     if not is_finished(folder):
         try:
             found = _read_all(folder)

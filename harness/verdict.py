@@ -12,20 +12,26 @@ from dataclasses import dataclass
 
 from harness.report.run import FinishedRun
 from harness.stats import CLAIM_BLOCKS, SMALLEST_EFFECT
-from harness.verdict_profile import Measured, Profile, Weighed, label, weigh
+from harness.verdict_profile import Profile, Weighed, label, weigh
 
 ENOUGH = 0.8  # of a profile's tokens must have been measured
 NOTHING = {
     "unmeasured": "the run has no cell of this profile: nothing is recommended",
+    "uncovered": "too little of this profile was measured: nothing is recommended",
     "descriptive": "one block has no interval: nothing is recommended, the speedups are descriptive",
-    "screen": "no arm's interval lies above 1 on this profile, so {plain} it is",
-    "claim": "no arm's interval lies above 1 on this profile, so {plain} it is",
 }
+NONE_ABOVE = "no arm's interval lies above 1 on this profile, so {plain} it is"
+NONE_SOUND = "no arm is known to be faster by more than {least:g} % and free of what is told above, so {plain} it is"
+    f"no arm is known to be faster by more than {100 * SMALLEST_EFFECT:g} % and free of what is told above, so {{plain}} it is"
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Recommendation:
-    """What a run says about a profile. `sure` is `claim`, `screen`, `descriptive` or `unmeasured`; `reasons` are sentences."""
+    """What a run says about a profile. `reasons` are sentences.
+
+    `sure` is `claim`, `no_floor` (enough blocks, but no A/A arm), `screen`, `descriptive`, `uncovered` or `unmeasured`.
+    """
 
     profile: Profile
     primary: str
@@ -34,6 +40,11 @@ class Recommendation:
     sure: str
     weighed: tuple[Weighed, ...]
     reasons: tuple[str, ...]
+
+    @property
+    def is_recommended(self) -> bool:
+        """Whether an arm is, rather than plain for want of one."""
+        return self.primary != self.baseline
 
 
 def recommend(run: FinishedRun, profile: Profile) -> Recommendation:
@@ -45,7 +56,7 @@ def recommend(run: FinishedRun, profile: Profile) -> Recommendation:
     primary = good[0].arm if good else run.plain
     others = [one.arm for one in good if run.methods[one.arm] != run.methods[primary]]
     fallback = others[0] if others else run.plain
-    sure = _grade([m for one in weighed for m in one.measured])
+    sure = _grade(run, weighed)
     reasons = tuple(_reasons(run, weighed, good, sure))
     return Recommendation(profile, primary, fallback, run.plain, sure, tuple(weighed), reasons)
 
@@ -61,27 +72,44 @@ def _is_faster(one: Weighed) -> bool:
     )
 
 
-def _grade(measured: list[Measured]) -> str:
-    """The weakest cell decides: a cell without an interval is descriptive, five blocks everywhere can carry a claim."""
+def _grade(run: FinishedRun, weighed: list[Weighed]) -> str:
+    """The weakest cell decides: a cell without an interval is descriptive, five blocks everywhere and A/A can carry a claim."""
+    measured = [m for one in weighed for m in one.measured]
     if not measured:
         return "unmeasured"
+    if all(one.covered < ENOUGH for one in weighed):
+        return "uncovered"
     if any(m.speedup.low is None for m in measured):
         return "descriptive"
-    return "claim" if all((m.speedup.n or 0) >= CLAIM_BLOCKS for m in measured) else "screen"
+    if any((m.speedup.n or 0) < CLAIM_BLOCKS for m in measured):
+        return "screen"
+    return "claim" if run.a_a is not None else "no_floor"
 
 
 def _reasons(run: FinishedRun, weighed: list[Weighed], good: list[Weighed], sure: str) -> Iterator[str]:
     for one in weighed:
         yield from (f"{one.arm}: {problem}" for problem in one.problems[:2])
-        if one.covered < 1:
-            told = f"{100 * one.covered:.0f} % of the profile's tokens were measured"
-            yield f"{one.arm}: {told}" + ("" if one.covered >= ENOUGH else f"; {100 * ENOUGH:.0f} % are needed")
+    yield from _coverage(weighed)
+    for one in weighed:
         worst = one.worst
         if worst is not None and worst.speedup.high is not None and worst.speedup.high < 1:
             yield f"{one.arm}: slower than {run.plain} in {label(worst.part)}, {worst.speedup.value:.2f}x"
     if not good:
-        yield NOTHING[sure].format(plain=run.plain)
+        is_above = any(one.low is not None and one.low > 1 for one in weighed)
+        told = NOTHING.get(sure, NONE_SOUND if is_above else NONE_ABOVE)
+        yield told.format(plain=run.plain, least=100 * SMALLEST_EFFECT)
     if len(good) > 1 and (good[0].low or 0) <= (good[1].high or 0):
         yield f"{good[0].arm} and {good[1].arm} are not told apart: their intervals overlap"
-    if run.a_a is None and sure == "claim":
+    if sure == "no_floor":
         yield "no A/A arm: the noise floor of this machine is not known"
+
+
+def _coverage(weighed: list[Weighed]) -> Iterator[str]:
+    """How much of the profile was measured, where not all was: arms of which the same is to be said stand together."""
+    arms: dict[float, list[str]] = {}
+    for one in weighed:
+        if 0 < one.covered < 1:
+            arms.setdefault(one.covered, []).append(one.arm)
+    for covered, names in arms.items():
+        told = f"{', '.join(names)}: {100 * covered:.0f} % of the profile's tokens were measured"
+        yield told + ("" if covered >= ENOUGH else f"; {100 * ENOUGH:.0f} % are needed")

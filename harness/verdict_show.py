@@ -16,29 +16,42 @@ from harness.verdict_profile import Weighed
 from harness.verdict_scores import Scored
 
 SURE = {
-    "claim": "five blocks or more: this can be claimed",
+    "claim": "five blocks or more and an A/A arm: this can be claimed",
+    "no_floor": "five blocks or more, but no A/A arm: not a claim",
     "screen": "two to four blocks: a screen, not a claim",
+}
+NOT_SURE = {
+    "claim": "five blocks or more and an A/A arm",
+    "no_floor": "five blocks or more, no A/A arm",
+    "screen": "two to four blocks, a screen",
+    "descriptive": "one block, descriptive",
+    "uncovered": "too little was measured",
     "unmeasured": "not measured",
-    "descriptive": "one block: descriptive, nothing can be claimed",
 }
 
 
 def print_recommendation(found: Recommendation, console: Console) -> None:
-    """The three arms, how sure, each arm's weighted speedup, and the reasons."""
+    """The three arms and how sure, or that none is recommended; each arm's weighted speedup, and the reasons."""
     profile = found.profile
     console.print(f"[bold]{profile.name}[/]  {escape(profile.summary)}")
-    console.print(f"  primary {found.primary} · fallback {found.fallback} · baseline {found.baseline} · {SURE[found.sure]}")
+    _line(console, f"  {_headline(found)}")
     for one in found.weighed:
-        console.print(f"  {one.arm}: {_speedup(one)} over {100 * one.covered:.0f} % of the profile's tokens")
+        console.print(f"  {one.arm}: {_speedup(one)}")
     for reason in found.reasons:
         _line(console, f"  {reason}")
+
+
+def _headline(found: Recommendation) -> str:
+    if not found.is_recommended:
+        return f"no arm is recommended, {found.baseline} stays · {NOT_SURE[found.sure]}"
+    return f"primary {found.primary} · fallback {found.fallback} · baseline {found.baseline} · {SURE[found.sure]}"
 
 
 def _speedup(one: Weighed) -> str:
     if one.speedup is None:
         return "not measured"
     interval = "no interval" if one.low is None or one.high is None else f"[{one.low:.2f}, {one.high:.2f}]"
-    return f"{one.speedup:.2f}x {interval}"
+    return f"{one.speedup:.2f}x {interval} over {100 * one.covered:.0f} % of the profile's tokens"
 
 
 def print_matrix(run: FinishedRun, matrix: Matrix, scored: Sequence[Scored], console: Console) -> None:

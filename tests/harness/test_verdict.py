@@ -1,5 +1,6 @@
 """Verdicts: a recommendation follows from measured cells by its rule; a matrix's printed totals are checked."""
 
+import io
 import re
 from copy import deepcopy
 from pathlib import Path
@@ -8,14 +9,16 @@ import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rich.console import Console
 from synthetic import simulate, write_run
 
 from harness import cli
 from harness.report.run import FinishedRun, read_run
-from harness.verdict import recommend
+from harness.verdict import Recommendation, recommend
 from harness.verdict_matrix import PROFILES, Matrix, check_lines, leader, load_matrix, totals
 from harness.verdict_profile import Profile, load_profile, parts, profile_names, weigh
 from harness.verdict_scores import MEASURES, decision_matrix
+from harness.verdict_show import print_recommendation
 
 
 def profile(**given: object) -> Profile:
@@ -276,3 +279,70 @@ def test_the_command_prints_profiles_and_matrix(
 def test_the_command_wants_a_run_or_a_matrix(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["verdict"]) == 2
     assert "name a run, or a matrix" in capsys.readouterr().err
+
+
+def above_one(rows: dict) -> None:
+    """Every answer of ngram takes a quarter of its time, so that no interval reaches down to 1."""
+    for row in rows["requests"]:
+        if row["arm"] == "ngram":
+            row["ended_ns"] = row["sent_ns"] + (row["ended_ns"] - row["sent_ns"]) // 4
+            row["chunk_ns"] = [row["sent_ns"] + (t - row["sent_ns"]) // 4 for t in row["chunk_ns"]]
+
+
+def printed(found: Recommendation) -> list[str]:
+    out = io.StringIO()
+    print_recommendation(found, Console(file=out, width=160))
+    return [line.strip() for line in out.getvalue().splitlines()]
+
+
+def test_nothing_is_claimed_of_a_profile_of_which_too_little_was_measured(tmp_path: Path) -> None:
+    found = recommend(changed(tmp_path, above_one, blocks=5), profile(classes={"code": 0.5, "math": 0.5}))
+    assert found.weighed[0].low is not None
+    assert found.weighed[0].low > 1
+    assert (found.sure, found.is_recommended) == ("uncovered", False)
+    assert printed(found)[1] == "no arm is recommended, plain stays · too little was measured"
+    assert printed(found)[-1] == "too little of this profile was measured: nothing is recommended"
+
+
+def test_what_is_said_where_nothing_is_recommended_is_true_of_the_numbers(tmp_path: Path) -> None:
+    """Five blocks and an A/A arm, but the fast arm fails: no primary, no claim, and not that no interval lies above 1."""
+
+    def fast_and_failing(rows: dict) -> None:
+        above_one(rows)
+        for row in rows["requests"]:
+            if row["arm"] == "ngram" and row["prompt_id"] == "p5":
+                row |= {"error": "died", "finish": None}
+
+    lines = printed(recommend(changed(tmp_path, fast_and_failing, blocks=5), profile()))
+    assert lines[1] == "no arm is recommended, plain stays · five blocks or more and an A/A arm"
+    assert not any("primary" in line or "can be claimed" in line or "no arm's interval" in line for line in lines)
+    assert lines[-1] == "no arm is known to be faster by more than 1 % and free of what is told above, so plain it is"
+
+
+def test_five_blocks_without_an_a_a_arm_are_no_claim(tmp_path: Path) -> None:
+    found = recommend(read_run(write_run(tmp_path / "run", simulate(5, ("plain", "ngram")))), profile())
+    assert (found.primary, found.sure) == ("ngram", "no_floor")
+    assert printed(found)[1].endswith("five blocks or more, but no A/A arm: not a claim")
+    assert "no A/A arm: the noise floor of this machine is not known" in found.reasons
+
+
+def test_an_arm_that_was_not_measured_has_no_share(run: FinishedRun) -> None:
+    lines = printed(recommend(run, profile(concurrency={64: 1})))
+    assert lines[1:] == [
+        "no arm is recommended, plain stays · not measured",
+        "ngram: not measured",
+        "the run has no cell of this profile: nothing is recommended",
+    ]
+
+
+def test_a_folder_of_runs_names_them_ready_to_paste(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in "abcdefg":
+        write_run(tmp_path / name, simulate(1))
+    for command in (["verdict", str(tmp_path)], ["replay", str(tmp_path / "a"), "--measured", str(tmp_path)]):
+        assert cli.main(command) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert line.startswith(f"error: {tmp_path}: no run here; it holds 7; name one: ")
+        named = line.partition("name one: ")[2].removesuffix(" (and 2 more)").split()
+        assert len(named) == 5
+        assert cli.main(["verdict", named[0]]) == 0
+        capsys.readouterr()

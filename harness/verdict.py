@@ -22,8 +22,6 @@ NOTHING = {
 }
 NONE_ABOVE = "no arm's interval lies above 1 on this profile, so {plain} it is"
 NONE_SOUND = "no arm is known to be faster by more than {least:g} % and free of what is told above, so {plain} it is"
-    f"no arm is known to be faster by more than {100 * SMALLEST_EFFECT:g} % and free of what is told above, so {{plain}} it is"
-)
 
 
 @dataclass(frozen=True, slots=True)

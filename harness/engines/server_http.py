@@ -1,7 +1,8 @@
 """HTTP/1.1 as far as a load client needs it: one request per connection, bytes stamped the moment the loop reads them.
 
-The stamp is taken in `data_received`, before any other task runs, so that parsing and bookkeeping of other streams cannot move
-it. A fresh connection per request costs every arm the same and cannot hit a connection that the server is just closing.
+The stamp is taken in `data_received`, before any other task runs, and readers take turns, one stream per round of the event
+loop (`Turns`): bytes that arrive wait for one stream's parse at most, however many are read at once. A fresh connection per
+request costs every arm the same and cannot hit a connection that the server is just closing.
 """
 
 from __future__ import annotations
@@ -12,13 +13,15 @@ import ssl
 from collections import deque
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
 from harness.clock import now_ns
 
 CONNECT_TIMEOUT_S = 10.0
+HELD_PARTS, HELD_S = 16, 0.05  # a stream's parts wait for each other until there are so many, or for so long
+BODY_END = b"\r\n\r\n"  # the end of a chunked body ends so; where its last piece is shorter, the rest came before
 
 
 class ResponseDecoder:
@@ -95,30 +98,83 @@ class ResponseDecoder:
                 return bytes(body)
 
 
-class _Wire(asyncio.Protocol):
-    """One connection: bytes with the time they were read, in order."""
+class Turns:
+    """Lets those who wait go on one at a time, one per round of the event loop, in the order in which they asked.
+
+    The loop looks for bytes once a round. Were all readers woken at once, 64 chunks that came together would all be parsed
+    before the next look, and what arrived meanwhile would be stamped milliseconds late.
+    """
 
     def __init__(self) -> None:
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._called = False
+
+    def ask(self, waiting: asyncio.Future[None]) -> None:
+        """Let this one go on when its turn comes. Who has been cancelled by then costs nobody a round."""
+        self._waiting.append(waiting)
+        if not self._called:
+            self._called = True
+            waiting.get_loop().call_soon(self._next)
+
+    def _next(self) -> None:
+        while self._waiting and self._waiting[0].done():
+            self._waiting.popleft()
+        if self._waiting:
+            waiting = self._waiting.popleft()
+            waiting.set_result(None)
+            waiting.get_loop().call_soon(self._next)
+        else:
+            self._called = False
+
+
+class _Wire(asyncio.Protocol):
+    """One connection: bytes with the time they were read, in order.
+
+    While it `holds`, its reader is woken for several parts together: parsed in one go they cost a fifth of what each costs by
+    itself in cold caches. What looks like the end of an answer is handed on at once, as is all while it does not hold.
+    """
+
+    def __init__(self, turns: Turns) -> None:
+        self.holds = False
+        self._turns = turns
+        self._loop = asyncio.get_running_loop()
         self._arrived: deque[tuple[int, bytes]] = deque()
-        self._news = asyncio.Event()
-        self._closed = False
+        self._waiting: asyncio.Future[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._urgent = self._closed = False
 
     def data_received(self, data: bytes) -> None:
         self._arrived.append((now_ns(), data))
-        self._news.set()
+        self._urgent = self._urgent or len(data) < len(BODY_END) or data.endswith(BODY_END)
+        self._look()
 
     def connection_lost(self, error: Exception | None) -> None:
         self._closed = True
-        self._news.set()
+        self._look()
 
-    async def read(self) -> tuple[int, bytes] | None:
-        """The next bytes and when they were read; null when the connection is closed."""
-        while not self._arrived:
-            if self._closed:
-                return None
-            self._news.clear()
-            await self._news.wait()
-        return self._arrived.popleft()
+    async def read(self) -> list[tuple[int, bytes]]:
+        """The next parts and when they were read, in their turn; nothing when the connection is closed."""
+        self._waiting = turn = self._loop.create_future()
+        self._look()
+        await turn
+        parts = [self._arrived.popleft() for _ in range(min(HELD_PARTS, len(self._arrived)))]
+        self._urgent = self._urgent and bool(self._arrived)
+        return parts
+
+    def _look(self) -> None:
+        """Wake the reader if there is something that it should not wait for any longer."""
+        if self._closed or self._urgent or len(self._arrived) >= (HELD_PARTS if self.holds else 1):
+            self._wake()
+        elif self._arrived and self._timer is None:
+            self._timer = self._loop.call_later(HELD_S, self._wake)
+
+    def _wake(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if (waiting := self._waiting) is not None:
+            self._waiting = None
+            self._turns.ask(waiting)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,10 +191,11 @@ class Response:
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """Requests to one base URL (`http://host:port/prefix`). `headers` go with each one."""
+    """Requests to one base URL (`http://host:port/prefix`). `headers` go with each one; its answers are read in turns."""
 
     base_url: str
     headers: Mapping[str, str]
+    turns: Turns = field(default_factory=Turns)
 
     @asynccontextmanager
     async def request(self, method: str, path: str, body: Any = None) -> AsyncIterator[Response]:
@@ -147,7 +204,8 @@ class Client:
         secure = ssl.create_default_context() if url.scheme == "https" else None
         port = url.port or (443 if secure else 80)
         async with asyncio.timeout(CONNECT_TIMEOUT_S):
-            transport, wire = await asyncio.get_running_loop().create_connection(_Wire, url.hostname or "", port, ssl=secure)
+            loop = asyncio.get_running_loop()
+            transport, wire = await loop.create_connection(lambda: _Wire(self.turns), url.hostname or "", port, ssl=secure)
         try:
             transport.write(self._message(method, url.netloc, url.path + (f"?{url.query}" if url.query else ""), body))
             yield await _response(wire)
@@ -170,21 +228,25 @@ class Client:
 
 async def _response(wire: _Wire) -> Response:
     decoder = ResponseDecoder()
-    first: tuple[int, bytes] = (0, b"")
+    begun: list[tuple[int, bytes]] = []
     while decoder.status is None:
-        if (part := await wire.read()) is None:
+        if not (parts := await wire.read()):
             decoder.close()
             break
-        first = part[0], decoder.feed(part[1])
-    return Response(decoder.status or 0, decoder.headers, _body(wire, decoder, first))
+        begun += [(at, body) for at, data in parts if (body := decoder.feed(data))]
+    return Response(decoder.status or 0, decoder.headers, _body(wire, decoder, begun))
 
 
-async def _body(wire: _Wire, decoder: ResponseDecoder, first: tuple[int, bytes]) -> AsyncIterator[tuple[int, bytes]]:
-    if first[1]:
-        yield first
+async def _body(wire: _Wire, decoder: ResponseDecoder, begun: list[tuple[int, bytes]]) -> AsyncIterator[tuple[int, bytes]]:
+    """The body's parts. The first is handed on at once, for a timeout asks whether anything came; then they may be held."""
+    for part in begun:
+        yield part
+    wire.holds = bool(begun)
     while not decoder.done:
-        if (part := await wire.read()) is None:
+        if not (parts := await wire.read()):
             decoder.close()
             return
-        if body := decoder.feed(part[1]):
-            yield part[0], body
+        wire.holds = True
+        for at, data in parts:
+            if body := decoder.feed(data):
+                yield at, body

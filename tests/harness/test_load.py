@@ -9,12 +9,13 @@ from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from scripted_bench import scripted_run
 
 from harness.engines.base import Chunk, DeadEngineError, EngineError, Request
 from harness.engines.scripted import ScriptedEngine, answer_length, answer_tokens
-from harness.lag import LagProbe
+from harness.lag import HAS_KERNEL_TIMER, PERIOD_NS, LagProbe
 from harness.load import Window, arrivals_ns, run_window
 
 STREAMS = Path(__file__).parents[1] / "recorded" / "streams.json"
@@ -200,9 +201,10 @@ def test_the_scripted_engine_plays_the_recorded_streams_chunk_by_chunk(tmp_path:
         assert (chunk.arrived_ns - one.sent_ns) / 1e6 < at_ms + 250
 
 
-def test_the_lag_probe_sees_a_client_that_blocks_its_loop() -> None:
+@pytest.mark.parametrize("kernel_timer", sorted({False, HAS_KERNEL_TIMER}))
+def test_the_lag_probe_sees_a_client_that_blocks_its_loop(kernel_timer: bool) -> None:
     async def blocked() -> list[int]:
-        probe = LagProbe()
+        probe = LagProbe(kernel_timer)
         with probe.measuring():
             for _ in range(5):
                 await asyncio.sleep(0.02)
@@ -212,3 +214,18 @@ def test_the_lag_probe_sees_a_client_that_blocks_its_loop() -> None:
 
     samples = asyncio.run(blocked())
     assert sum(ns > 50e6 for ns in samples) >= 3
+
+
+@pytest.mark.parametrize("kernel_timer", sorted({False, HAS_KERNEL_TIMER}))
+def test_the_lag_probe_ticks_once_a_period_and_leaves_nothing_open(kernel_timer: bool) -> None:
+    async def idle() -> list[int]:
+        probe = LagProbe(kernel_timer)
+        with probe.measuring():
+            await asyncio.sleep(50 * PERIOD_NS / 1e9)
+        return probe.samples_ns
+
+    before = psutil.Process().num_fds()
+    samples = asyncio.run(idle())
+    assert 5 <= len(samples) <= 51
+    assert min(samples) >= 0
+    assert psutil.Process().num_fds() == before

@@ -31,7 +31,9 @@ def _problem(run: Run, arm: Arm, name: str, value: Scalar, base: Sequence[str]) 
         return "a plain arm drafts nothing; remove it, or add an arm of that method"
     if name in FIELDS:
         return None
-    if base.count(flag) > is_given or (is_given and against in base and against[2:] not in run.engine.flags):
+    if sum(word.replace("_", "-") == flag for word in base) > is_given or (
+        is_given and against in base and against[2:] not in run.engine.flags
+    ):
         return f"the adapter sets this from a field of the rig; give {' or '.join(FIELDS)}, or change the rig for every arm"
     if is_given and against in base:
         return f"the rig says {against}; set engine_flags.{against[2:]} to null beside it"

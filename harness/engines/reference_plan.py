@@ -84,8 +84,8 @@ def without_drafter(arm: Arm) -> tuple[str, ...]:
 
 def takes_no_flags(arm: Arm) -> None:
     """Raises ArmError: no flag reaches this engine, and it moves nothing because of a drafter, so plain is at its best."""
-    for name in arm.engine_flags or {}:
-        if name not in FIELDS:
+    for name, value in (arm.engine_flags or {}).items():
+        if name not in FIELDS and value is not None and value is not False:
             raise ArmError(
                 f"engine_flags.{name}: the reference engine takes no flags, and moves nothing because of a drafter that plain "
                 f"would pay for; leave the arm out, or give {' or '.join(FIELDS)}"

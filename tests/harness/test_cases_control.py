@@ -183,12 +183,12 @@ def test_what_the_case_says_of_a_factor_is_what_the_ledger_finds(case: str, fact
 
 
 def test_e04_overlap_that_is_off_in_one_arm_is_told_with_both_baselines() -> None:
-    """Matched: pinned in the rig, so that plain pays it too. Best: plain in a run of its own, which the remedy asks for."""
+    """Matched: pinned in the rig, so that plain pays it too. Best: the arm that the remedy names (test_best_baseline.py)."""
     plain, arm = side("plain", {"async_scheduling": True}), side("ngram", {"async_scheduling": False})
     (found,) = compare(plain, arm, 1).findings
     assert (found.kind, found.plain, found.arm) == ("implied", "true", "false")
     assert "for every arm" in found.remedy
-    assert "plain at its best in a second run" in found.remedy
+    assert "plain at its best beside it (+arm@arms.plain_best=plain_best)" in found.remedy
     matched = side("plain", {"async_scheduling": False})
     assert compare(matched, arm, 1).verdict == "CONTROLLED"
     assert confounders(plain, side("plain2", {"async_scheduling": False})) == ["async_scheduling"], "no drafter implies it"

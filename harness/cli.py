@@ -219,6 +219,7 @@ def bench_and_report(composed: ComposedRun, results: Path, fresh: bool) -> Path:
     With best budgets, a budget sweep is measured first and its choices join the run.
     """
     from harness.best_budget import with_best_budgets
+    from harness.folders import telling_full
     from harness.report import print_report
     from harness.report.html import write_html
     from harness.run import bench
@@ -229,7 +230,9 @@ def bench_and_report(composed: ComposedRun, results: Path, fresh: bool) -> Path:
     if composed.run.best_budget:
         sweep = partial(bench, results=results, fresh=fresh, console=progress)
         composed = with_best_budgets(composed, results, fresh, sweep)
-    folder: Path = bench(composed, results, fresh=fresh, console=progress)
+    with telling_full(results):
+        folder: Path = bench(composed, results, fresh=fresh, console=progress)
     print_report(folder, out)
-    out.print(f"files: {folder}, page: {write_html(folder)}", soft_wrap=True)
+    with telling_full(folder):
+        out.print(f"files: {folder}, page: {write_html(folder)}", soft_wrap=True)
     return folder

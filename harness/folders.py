@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from harness.durable import ASIDE
+
+FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 def require_folder(results: Path) -> None:
@@ -17,6 +22,20 @@ def require_folder(results: Path) -> None:
         raise ValueError(f"--results {results}: cannot be made a folder ({problem.strerror}); name one that can") from None
     if not os.access(results, os.W_OK):
         raise ValueError(f"--results {results}: is not writable; name a folder that is")
+
+
+@contextmanager
+def telling_full(folder: Path) -> Iterator[None]:
+    """A disk without room, or a quota, as one line. Raises OSError; any other one passes as it is."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
+        why = os.strerror(error.errno)
+        raise OSError(
+            f"{folder}: cannot be written ({why}); complete rows in it are safe, free some room and the same command resumes"
+        ) from error
 
 
 def new_folder(results: Path, run_id: str) -> Path:

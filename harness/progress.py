@@ -10,7 +10,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
 
 class RunProgress:
-    """Progress in cells, weighted by the tokens they may ask for. Plain lines where the console is no terminal."""
+    """Progress in cells, weighted by the tokens they may ask for. Plain, unbroken lines where the console is no terminal."""
 
     def __init__(self, console: Console, total_weight: int, done_before: int = 0) -> None:
         self._console = console
@@ -36,13 +36,14 @@ class RunProgress:
     def tell(self, doing: str) -> None:
         """Say what starts now. Call it outside timed windows only."""
         if self._bar is None or self._task is None:
-            self._console.print(f"{100 * self._done // self._total:3d} %  ETA {self.eta():>7}  {doing}", highlight=False)
+            told = f"{100 * self._done // self._total:3d} %  ETA {self.eta():>7}  {doing}"
+            self._console.print(told, highlight=False, soft_wrap=True)
         else:
             self._bar.update(self._task, description=doing, completed=self._done, eta=self.eta(), refresh=True)
 
     def warn(self, text: str) -> None:
         """Say something that stays on the screen. Call it outside timed windows only."""
-        self._console.print(f"warning: {text}", highlight=False)
+        self._console.print(f"warning: {text}", highlight=False, soft_wrap=True)
 
     def advance(self, weight: int) -> None:
         """A cell is complete. Drawn with the next `tell`."""

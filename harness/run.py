@@ -24,6 +24,7 @@ from harness.asked import Prompts
 from harness.compose import load_dotted
 from harness.config import Run
 from harness.engines.base import Engine, EngineError
+from harness.folders import telling_full
 from harness.processes import kill
 from harness.progress import RunProgress
 from harness.schedule import Cell, Serving, plan_servings
@@ -61,20 +62,20 @@ def bench(composed: Composed, results: Path, fresh: bool, console: Console, prom
     try:
         todo = _left(servings, store.complete_cells())
         if not store.resumed and not fresh and (other := left_by_other_code(results, composed.config_hash, code)):
-            console.print(f"not resuming {other}: the sources of harness or drafters changed since", highlight=False)
+            console.print(f"not resuming {other}: the sources of harness or drafters changed since", soft_wrap=True)
         if store.resumed:
             count = sum(len(cells) for _, cells in todo)
             what_is_left = f"{count} of {sum(len(s.cells) for s in servings)} cells left{_torn(servings, todo)}"
-            console.print(f"resuming {store.folder}: {what_is_left}", highlight=False)
+            console.print(f"resuming {store.folder}: {what_is_left}", soft_wrap=True)
         gpus = probe.gpus() if run.machine.kind == "cuda" else []
         total, left = (
             sum(_weight(run, cell) for _, cells in part for cell in cells) for part in (_left(servings, set()), todo)
         )
-        with RunProgress(console, total, total - left) as progress:
+        with telling_full(store.folder), RunProgress(console, total, total - left) as progress:
             facts = (run, composed.config_hash, code, secrets.token_hex(4), adapter, store, prompts, progress, gpus)
             session = Session(*facts, grader=grader_for(run, prompts))
             asyncio.run(_serve_all(session, todo))
-        store.finish()
+            store.finish()
     except asyncio.CancelledError:
         raise KeyboardInterrupt(f"stopped; complete cells are in {store.folder}, the same command resumes") from None
     finally:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -54,7 +55,8 @@ def run_jobs(jobs: Sequence[Job], words: Sequence[str], results: Path, fresh: bo
 
     numbers = ",".join(map(str, range(len(jobs))))
     entry = hydra.main(version_base="1.3", config_path=str(RIGS), config_name=None)(job)
-    with suppress(SystemExit):  # a launcher that fails has said so; the outcomes of its jobs follow
+    # A launcher that fails has said so; the outcomes of its jobs follow.
+    with suppress(SystemExit), matched_schemas():
         _with_argv(["samerig", "--multirun", *quiet(folder, words), *words, f"+job={numbers}"], entry)
     return print_outcomes(folder, jobs, Console(highlight=False))
 
@@ -83,6 +85,14 @@ def quiet(folder: Path, overrides: Sequence[str]) -> list[str]:
     return [f"{key}={value}" for key, value in wanted.items() if key not in said]
 
 
+@contextmanager
+def matched_schemas() -> Iterator[None]:
+    """Our launchers have the names of the plugins' schemas on purpose, to be judged by them; Hydra warns at every look."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=r"\s*'hydra/launcher/\w+' is validated against ConfigStore schema")
+        yield
+
+
 def _with_argv(argv: list[str], entry: Callable[[], None]) -> None:
     """Hydra's entry point reads the process's arguments."""
     before = sys.argv
@@ -101,6 +111,7 @@ def run_job(job: Job, results: Path, sweep: Path, fresh: bool) -> None:
     if not (sweep / JOBS).is_file():
         raise ValueError(f"{results}: is not shared with the machine that launched the sweep; name a shared --results folder")
     outcome: dict[str, str | None] = {"folder": None, "error": None}
+    print(_place(job, sweep), file=sys.stderr, flush=True)
     try:
         composed = compose_run(job.rig, job.overrides)
         require_nothing_missing(plan_run(composed, results))
@@ -109,6 +120,12 @@ def run_job(job: Job, results: Path, sweep: Path, fresh: bool) -> None:
         outcome["error"] = one_line(error)
         print(f"error: job {job.name}: {outcome['error']}", file=sys.stderr)
     replace_text(json.dumps(outcome), Path(HydraConfig.get().runtime.output_dir, OUTCOME))
+
+
+def _place(job: Job, sweep: Path) -> str:
+    """Which of its sweep a job is, for the line above its progress."""
+    count = len(json.loads((sweep / JOBS).read_text("utf-8")))
+    return f"job {HydraConfig.get().job.num + 1} of {count}: {job.name}"
 
 
 def print_outcomes(folder: Path, jobs: Sequence[Job], console: Console) -> int:

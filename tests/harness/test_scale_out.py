@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import multiprocessing
 from pathlib import Path
 from typing import Any
@@ -10,16 +11,19 @@ import pandas as pd
 import pytest
 import scaled
 import yaml
+from hydra import compose, initialize_config_dir
+from hydra.core.config_store import ConfigStore
 from rich.console import Console
 from scripted_bench import run_bench, scripted_run
 
 from harness import cli
 from harness.compose import ConfigError
 from harness.launch import is_of_hydra, jobs_of, launcher_of
+from harness.progress import RunProgress
 from harness.rigs import RIGS
 from harness.run_file import facts_of
 from harness.store import read_tables
-from harness.sweep import Job, print_outcomes, run_job
+from harness.sweep import Job, matched_schemas, print_outcomes, run_job
 
 LAUNCHERS = sorted((RIGS / "hydra" / "launcher").glob("*.yaml"))
 
@@ -62,7 +66,38 @@ def test_two_rigs_are_two_jobs_of_one_sweep_and_each_is_whole(tmp_path: Path, ca
     assert cli.main(["bench", ",".join(map(str, rigs)), "-m", "draft_budget=1", "--results", str(results)]) == 0
     scaled.check_runs(results, rigs, budgets=(1,))
     assert [outcome["error"] for outcome in scaled.outcomes(results)] == [None, None]
-    assert "sweep: 2 jobs" in capsys.readouterr().out
+    told = capsys.readouterr()
+    assert "sweep: 2 jobs" in told.out
+    places = [line for line in told.err.splitlines() if line.startswith("job ")]
+    assert [line.partition(": ")[0] for line in places] == ["job 1 of 2", "job 2 of 2"]
+    assert all(rig.stem in line for rig, line in zip(rigs, places, strict=True))
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_launcher_of_a_plugin_s_name_is_judged_by_the_plugin_without_a_warning() -> None:
+    """Hydra matches our file with the schema of its name, which only an installed plugin brings: it is put there here."""
+    schemas, name = ConfigStore.instance(), "submitit_local"
+    file = yaml.safe_load((RIGS / "hydra" / "launcher" / f"{name}.yaml").read_text("utf-8"))
+    schemas.store(group="hydra/launcher", name=name, node={**file, "mem_gb": None}, provider="test")
+    words = [f"hydra/launcher={name}"]
+    try:
+        with initialize_config_dir(str(RIGS), version_base="1.3"):
+            with pytest.warns(UserWarning, match="validated against ConfigStore schema"):
+                compose(overrides=words, return_hydra_config=True)
+            with matched_schemas():
+                found = compose(overrides=words, return_hydra_config=True)
+    finally:
+        del schemas.repo["hydra"]["launcher"][f"{name}.yaml"]
+    assert found.hydra.launcher.mem_gb is None
+    assert found.hydra.launcher.timeout_min == 60
+
+
+def test_a_line_of_progress_is_never_broken_where_nobody_looks_at_a_terminal() -> None:
+    out = io.StringIO()
+    with RunProgress(Console(file=out, width=80), 100) as progress:
+        progress.tell("block 0, " + "an arm with a long name and more " * 5)
+        progress.warn("a serving that " * 12)
+    assert out.getvalue().count("\n") == 2
 
 
 def test_words_of_hydra_are_no_part_of_what_is_measured() -> None:

@@ -10,7 +10,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-from harness.report.figures.chart import Chart, Panel, Source, extent, lines_of, mark, sentence
+from harness.report.figures.chart import Chart, Panel, Source, extent, lines_of, mark, sentence, span
 from harness.report.figures.style import MUTED
 from harness.report.summary import ALL
 
@@ -23,7 +23,8 @@ LENGTH_READING = (
 POSITION_READING = (
     "Share of the steps with a draft in which the draft at this position and all before it were accepted and delivered"
     " (marginal rate). The data also holds the rate among the steps that drafted so deep (conditional)"
-    " and given that all before were accepted (ratio), and n, the steps with a draft."
+    " and given that all before were accepted (ratio). n counts the steps with a draft, of the arm with fewest to the one with"
+    " most; each arm's own is in the data."
 )
 
 
@@ -145,7 +146,7 @@ def _position_panel(source: Source, points: pd.DataFrame, name: str) -> Panel:
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8))
         axes.yaxis.set_major_formatter(PercentFormatter(1))
 
-    return Panel(name, draw)
+    return Panel(f"{name}, n={span(points.n)}", draw)
 
 
 def _every(positions: Sequence[int]) -> int:

@@ -141,6 +141,12 @@ def extent(table: pd.DataFrame) -> tuple[float, float]:
     return float(np.nanmin(values)), float(np.nanmax(values))
 
 
+def span(counts: pd.Series[Any]) -> str:
+    """Counts of several arms in few characters: the one that all have, or the lowest and the highest."""
+    low, high = int(counts.min()), int(counts.max())
+    return f"{low}" if low == high else f"{low} to {high}"
+
+
 def sentence(parts: Sequence[str]) -> str:
     """Parts of a text alternative, joined; the first thirty, then how many more the data holds."""
     more = f"; and {len(parts) - 30} more in the data" if len(parts) > 30 else ""

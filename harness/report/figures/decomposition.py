@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from harness.metrics import Missing
 from harness.metrics.decomposition import StepCost, step_cost
 from harness.report.figures.axis import names_axis
-from harness.report.figures.chart import PANEL_INCHES, Chart, Panel, Source, lines_of, mark, sentence
+from harness.report.figures.chart import PANEL_INCHES, Chart, Panel, Source, lines_of, mark, sentence, span
 from harness.report.figures.style import INK, MUTED
 from harness.report.figures.style import PARTS as TONES
 
@@ -22,8 +22,8 @@ PARTS = {
 READING = (
     "Mean time of a decode step: drafting, the target's pass (verify) and the rest (sampling, bookkeeping), over the steps with"
     " a full batch; and the same divided by the tokens that a step delivers to each request: an arm is faster than plain if"
-    " its bar per token is shorter. Times are the engine's own, without prefill;"
-    " n in the data counts steps."
+    " its bar per token is shorter. Times are the engine's own, without prefill; n counts steps, of the arm with fewest to the"
+    " one with most."
 )
 
 
@@ -58,8 +58,9 @@ def _parts(cost: StepCost) -> dict[str, float]:
 
 def _panels(lines: pd.DataFrame, level: int) -> Iterator[Panel]:
     size = (PANEL_INCHES[0], 1.35 + 0.34 * len(lines))
-    yield Panel("", lambda axes: _draw(axes, lines, f"ms per step, concurrency {level}", per_token=False), size)
-    yield Panel("", lambda axes: _draw(axes, lines, f"ms per token, concurrency {level}", per_token=True), size)
+    where = f"concurrency {level}, n={span(lines.steps)}"
+    yield Panel("", lambda axes: _draw(axes, lines, f"ms per step, {where}", per_token=False), size)
+    yield Panel("", lambda axes: _draw(axes, lines, f"ms per token, {where}", per_token=True), size)
 
 
 def _draw(axes: Axes, lines: pd.DataFrame, label: str, per_token: bool) -> None:

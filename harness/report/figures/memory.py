@@ -24,9 +24,9 @@ KINDS = {
     "graph_bytes": ("graphs", PARTS[2], "+++"),
 }
 READING = (
-    "Memory of a serving by kind, as the engine tells it, the largest over its servings, in GiB (2^30 bytes). The vertical tick"
-    " is the peak that was seen: a reserved cache that was not filled yet lies beyond it. A kind that was not reported is"
-    " absent, not zero."
+    "Memory of a serving by kind, as the engine tells it, the largest over its servings, counted in the data, in GiB (2^30"
+    " bytes). The vertical tick is the peak that was seen: a reserved cache that was not filled yet lies beyond it. A kind that"
+    " was not reported is absent, not zero."
 )
 
 

@@ -42,8 +42,9 @@ LOOKS = {
     "dflash2": Look("#b03a12", "#d9602e", "P", "---"),
     "dspark": Look("#3998c5", "#aff0f1", "X", "|||"),
     "xpress": Look("#552899", "#8f70ac", "*", "//--"),
+    "plain2": Look("#2c3136", "#c8cdd2", "p", "..."),
 }
-SPARE = tuple(LOOKS)[1:]
+SPARE = tuple(LOOKS)[1:-1]
 
 INK = Paper("ink", "#1b1f24", "#e8eaed")
 MUTED = Paper("muted", "#5a626b", "#a3abb5")
@@ -101,7 +102,7 @@ def styled(salt: str | None = None) -> AbstractContextManager[None]:
 
 
 def looks(arms: Sequence[str]) -> dict[str, Look]:
-    """A look for every arm: its own by name, `plain2` and the like that of plain; unknown names take what is left, in order.
+    """A look for every arm: its own by name, A/A arms that of `plain2`; unknown names take what is left, in order.
 
     Raises ValueError when there are more arms than looks: two arms of one colour would be a lie.
     """
@@ -109,15 +110,17 @@ def looks(arms: Sequence[str]) -> dict[str, Look]:
     free = [name for name in SPARE if LOOKS[name] not in found.values()]
     unknown = [arm for arm in arms if arm not in found]
     if len(unknown) > len(free):
-        raise ValueError(f"figures: {len(arms)} arms, but only {len(LOOKS)} can be told apart; report fewer arms in one run")
+        raise ValueError(
+            f"figures: {len(arms)} arms, but only {len(found) + len(free)} can be told apart; report fewer arms in one run"
+        )
     return found | {arm: LOOKS[name] for arm, name in zip(unknown, free, strict=False)}
 
 
 def _known(arm: str) -> str | None:
-    """The name of its look; the A/A arm is plain with a number behind."""
+    """The name of its look; an A/A arm is plain with a number behind."""
     if arm in LOOKS:
         return arm
-    return "plain" if arm.rstrip("0123456789") == "plain" else None
+    return "plain2" if arm.rstrip("0123456789") == "plain" else None
 
 
 def variables(dark: bool) -> dict[str, str]:

@@ -90,6 +90,27 @@ def test_what_was_not_measured_is_no_figure(tmp_path):
     assert keys == ["latency"]
 
 
+def test_synthetic_samples_of_a_gpu_run_are_drawn_as_power_clock_and_temperature(drawn):
+    chart = drawn["timeline"]
+    panels = {panel.title: panel_svg(panel, f"gpu-{i}", chart.alt) for i, panel in enumerate(chart.panels)}
+    seen = chart.data.set_index(["quantity", "device"]).sort_index()
+    for quantity, unit, low, high in (("power", "W", 300, 340), ("clock", "MHz", 1920, 1980), ("temperature", "degC", 55, 58)):
+        assert panels[quantity].count('class="mark"') == 1  # the GPU's line; the host tells none of them
+        assert f">{unit}<" in panels[quantity]
+        assert seen.loc[(quantity, "gpu0"), "min"].min() >= low
+        assert seen.loc[(quantity, "gpu0"), "max"].max() <= high
+    assert panels["memory of the serving"].count('class="mark"') == 2
+    assert "Not reported" not in chart.caption
+
+
+def test_panels_that_average_steps_tell_how_many(drawn):
+    steps = drawn["positions"].data.query("concurrency == 1 and content_class == 'all'").steps_with_a_draft
+    assert drawn["positions"].panels[0].title == f"all, n={steps.min():.0f} to {steps.max():.0f}"
+    assert f"n={drawn['decomposition'].data.query('concurrency == 1').steps.min()} to" in panel_svg(
+        drawn["decomposition"].panels[0], "steps", "words"
+    )
+
+
 def test_two_sessions_lie_apart_on_the_timeline(tmp_path):
     early, late = (
         six_arms.simulate(1, ("plain", "ngram")),

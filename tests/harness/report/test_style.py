@@ -5,7 +5,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from harness.report.figures.style import INK, LOOKS, MUTED, PAPER, PARTS, looks, variables
+from harness.report.figures.style import INK, LOOKS, MUTED, PAPER, PARTS, SPARE, looks, variables
 
 # Machado, Oliveira and Fernandes 2009, full severity, on linear RGB.
 SEEN_BY = {
@@ -59,7 +59,12 @@ def test_markers_and_hatches_tell_arms_apart_without_colour():
 
 def test_an_arm_looks_the_same_in_every_run():
     assert looks(["plain", "eagle3"])["eagle3"] == looks(["plain", "mtp", "mine", "eagle3"])["eagle3"]
-    assert looks(["plain", "plain2"])["plain2"] == LOOKS["plain"]
+
+
+def test_the_a_a_arm_is_no_other_drafter_and_not_plain_itself():
+    assert looks(["plain", "plain2"]) == {"plain": LOOKS["plain"], "plain2": LOOKS["plain2"]}
+    assert looks(["plain", "plain3"])["plain3"] == LOOKS["plain2"]
+    assert "plain2" not in SPARE
 
 
 def test_unknown_arms_get_looks_of_their_own():

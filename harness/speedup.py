@@ -13,7 +13,7 @@ from harness.stats import Array, Finding, Speedup, block_speedup, crossed_bootst
 
 
 def output_speedup(arms: Mapping[str, Rows], arm: str, plain: str, concurrency: int) -> Speedup | Missing:
-    """Ratio of output tokens per second, at one concurrency.
+    """Ratio of output tokens per second, at one concurrency; `speedup_over_best` is the same over plain at its best.
 
     At 1: per prompt `O / (ended - sent)`, paired within blocks, classes weighing equally. Above 1 the batch is the unit: per
     block the ratio of steady-window rates. `arms` maps every arm of the run to its measured rows at this concurrency.

@@ -187,7 +187,9 @@ def _unknown_key(key: str, known: Sequence[str], where: str) -> ConfigError:
         return _no_arm(key, [other.removeprefix("arm@arms.") for other in known if other.startswith("arm@arms.")])
     if re.match(r"(engine\.(flags|env)|arms\.\w+\.options)\.", key):
         return ConfigError(f"{key}: not set in this rig; add it with +{key}=VALUE")
-    parent = key.rpartition(".")[0]
+    parent, _, name = key.rpartition(".")
+    if parent and name in _fields(parent.split(".")):
+        return ConfigError(f"{key}: not stated in this rig; add it with +{key}=VALUE, or state it in the YAML")
     beside = [other for other in known if other.rpartition(".")[0] == parent and "@" not in other] if "@" not in key else []
     return ConfigError(f"{key}: unknown key {where}; {near(key, beside or known)}")
 

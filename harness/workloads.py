@@ -178,7 +178,9 @@ def _set_problems(run: Run, key: str, prompt_set: PromptSet) -> list[str]:
     return problems
 
 
-_FIX = "restore it from version control, or rebuild it with: python -m workloads.build"
+_FIX = (
+    "restore it from version control, rebuild it with: python -m workloads.build, or accept an edit of your own set with --pin"
+)
 
 
 def _checked(path: Path, sha256: str | None) -> bytes:

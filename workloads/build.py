@@ -237,7 +237,8 @@ def main(arguments: list[str] | None = None) -> None:
     names = list(HUB) if options.hub and not options.sets else options.sets
     known = HUB if options.hub else manifest() if options.pin else PACKAGED
     if unknown := [name for name in names if name not in known]:
-        hint = "add an entry for it to workloads/manifest.json first" if options.pin else f"known: {', '.join(known)}"
+        entry = 'add an entry for it under "sets" in workloads/manifest.json first'
+        hint = entry if options.pin else f"known: {', '.join(known)}"
         parser.error(f"unknown set '{unknown[0]}'; {hint}")
     for name in names:
         if options.hub:

@@ -123,5 +123,5 @@ def _counters(side: Side, concurrency: int) -> Held:
         groups = [(s, [r for r in side.requests if r["serving_id"] == s["serving_id"]]) for s in ended]
     for told, rows in groups:
         for counter, counted, total in counters_disagree(as_map(told["counters"]), rows):
-            return False, f"{counter} {counted} and {total}"
+            return False, f"{counter}: the engine counts {counted}, its requests {total}"
     return True, "equal"

@@ -82,7 +82,9 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """Monotone totals since launch. `prefill_tokens` excludes `cached_tokens`; `requests` counts the finished ones."""
+    """Monotone totals since launch. `prefill_tokens` excludes `cached_tokens`; `requests` counts the finished ones,
+    `output_tokens` those of prefill too. What contradicts the requests that were served is told as `acceptance_sources`.
+    """
 
     requests: int | None = None
     verify_steps: int | None = None

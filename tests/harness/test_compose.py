@@ -31,6 +31,7 @@ MISTAKES = [
     (["engine=3"], "engine", "name of an option"),
     (["engine.foo.bar=1"], "engine.foo", "did you mean"),
     (["engine.flags.page-size=1"], "engine.flags.page-size", "+engine.flags.page-size"),
+    (["arms.ngram.engine_flags.x=1"], "arms.ngram.engine_flags", "not stated in this rig; add it with +arms.ngram"),
     (["+foo=1"], "foo", "known: arms"),
     (["+engine.grpahs=off"], "engine.grpahs", "'graphs'"),
     (["+arms.ngram.chekpoint=x"], "arms.ngram.chekpoint", "'checkpoint'"),

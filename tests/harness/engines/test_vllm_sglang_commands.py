@@ -14,24 +14,24 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.compose import compose_run
+from harness.compose import compose_run, load_dotted
 from harness.config import Arm, Run
 from harness.engines import method_support, sglang_command, sglang_missing, vllm_command, vllm_missing
 from harness.engines.method_support import admits, assumed_version, method_gap, parse_version, version_gap
 from harness.engines.reference_plan import without_drafter
 from harness.engines.server_dialect import ROOT, Dialect
-from harness.engines.sglang import SGLang, SGLangEngine
-from harness.engines.vllm import Vllm, VllmEngine
+from harness.engines.sglang import SGLangEngine
+from harness.engines.vllm import VllmEngine
 
 GOLDEN = Path(__file__).parents[2] / "recorded" / "commands"
 RIGS = ("h200_qwen27b", "h200_qwen27b_vllm", "h100_llama8b_vllm", "gb10_qwen27b_nvfp4", "cpu_smollm2_vllm")
-DIALECTS: dict[str, Dialect] = {"vllm": Vllm(), "sglang": SGLang()}
 METHODS = ("ngram", "draft_model", "mtp", "eagle3", "dflash", "dflash2", "dspark", "xpress")
 CHECKPOINT = {"location": "org/drafter", "revision": "0" * 40}
 
 
 def _dialect(run: Run) -> Dialect:
-    return DIALECTS["sglang" if "sglang" in run.engine.adapter else "vllm"]
+    dialect: Dialect = load_dotted(run.engine.adapter).speak(run)
+    return dialect
 
 
 def _arm(method: str, budget: int, **changed: Any) -> Arm:

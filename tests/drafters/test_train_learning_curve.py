@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from drafters.train.learning_curve import Point, draw, main, read_card, recipe_of, trained, write_csv
+from drafters.train.learning_curve import Point, draw, main, read_card, recipe_of, table, trained, write_csv
 from drafters.train.prompts import ROOT
 
 SHIPPED = ROOT / "checkpoints/smollm2_135m"
@@ -69,3 +69,10 @@ def test_csv_holds_every_point_and_the_figure_is_drawn(tmp_path: Path) -> None:
 def test_an_unknown_recipe_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["eagle9", "444"]) == 2
     assert capsys.readouterr().err.startswith("samerig: recipe 'eagle9' is unknown")
+
+
+def test_the_shipped_table_is_that_of_its_csv_and_ends_with_the_shipped_card() -> None:
+    points = of_csv(SHIPPED / "learning_curve/eagle3.csv")
+    card = read_card(SHIPPED / "eagle3/README.md")
+    assert points[-len(card) :] == card
+    assert table(points) in (SHIPPED / "learning_curve/README.md").read_text(encoding="utf-8")

@@ -30,6 +30,7 @@ from harness.arm_methods import check_methods
 from harness.baselines import check_baselines
 from harness.config import Run
 from harness.config_errors import ConfigError, flat_keys, from_hydra, from_pydantic, from_yaml, near
+from harness.fetch import fetch_command
 from harness.published import published_of
 from harness.rigs import ROOT, RigFile, find_rig, list_rigs
 
@@ -229,7 +230,6 @@ def _absent_checkpoints(run: Run) -> Iterator[str]:
         if (found := arm.checkpoint) is None or found.revision:
             continue
         if not any((base / found.location).exists() for base in (ROOT, Path.cwd())):
-            yield (
-                f"arms.{name}.checkpoint.location: '{found.location}' does not exist; "
-                "give an existing path, or a revision if it is a hub repository"
-            )
+            how = fetch_command(found.location, found.fetched_from)
+            remedy = f"fetch it: {how}" if how else "give an existing path, or a revision if it is a hub repository"
+            yield f"arms.{name}.checkpoint.location: '{found.location}' does not exist; {remedy}"

@@ -100,9 +100,11 @@ class Size(Model):
 
 
 class Target(Model):
-    """The model that is served. `source` says where the bytes come from; `revision` or `sha256` pins them."""
+    """The model that is served. `source` says where the bytes come from; `revision` or `sha256` pins them. A GGUF that
+    engine.flags.gguf names in their place is `fetched_from` a hub repository."""
 
     name: str
+    fetched_from: str | None = None
     source: Literal["package", "hub", "folder"]
     location: Text
     file: str | None = None
@@ -124,9 +126,10 @@ class Target(Model):
 
 
 class Checkpoint(Model):
-    """A drafter's weights: a folder in this repository or on disk, or a hub repository at a pinned revision."""
+    """A drafter's weights: a folder or file here, which may be fetched from a hub repository, or one at a pinned revision."""
 
     location: Text
+    fetched_from: str | None = None
     revision: str | None = None
     sha256: str | None = None
     size: Size | None = None

@@ -5,6 +5,7 @@ Launches nothing and downloads nothing. `fault` stops a run, `warning` is worth 
 
 from __future__ import annotations
 
+import re
 import socket
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -23,6 +24,9 @@ from harness.plan import Plan, readable, room_line
 
 State = Literal["ok", "warning", "fault", "unknown"]
 COLOURS: dict[State, str] = {"ok": "green", "warning": "yellow", "fault": "red", "unknown": "magenta"}
+
+# The machine is told from the driver itself, checkpoints by `checkpoint_checks`.
+_TOLD_ELSEWHERE = re.compile(r"machine\.kind|arms\.\w+\.checkpoint\.location")
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,12 +117,19 @@ def _engine(plan: Plan) -> Iterator[Check]:
     engine = plan.composed.run.engine
     told = f"{engine.adapter.rpartition('.')[2]}, version {engine.version or 'not asked for'}"
     told += f", interpreter {engine.interpreter}" if engine.interpreter else ""
-    lines = [line for line in plan.missing if not line.startswith("machine.kind")]  # told above, from the driver itself
+    lines = [line for line in plan.missing if not _TOLD_ELSEWHERE.match(line)]
     if not lines:
         yield Check("engine", "ok", told)
     for line in lines:
         what, _, fix = line.rpartition("; ")
-        yield Check("engine" if line.startswith(("engine", "arm ")) else "rig", "fault", what or line, fix if what else "")
+        yield Check(_part(line), "fault", what or line, fix if what else "")
+
+
+def _part(line: str) -> str:
+    """What a missing thing belongs to, by how its line begins."""
+    return next(
+        (part for part in ("engine", "target") if line.startswith(part)), "engine" if line.startswith("arm ") else "rig"
+    )
 
 
 def _memory(run: Run, arms: dict[str, ArmPlan], gpus: Sequence[Gpu]) -> Iterator[Check]:

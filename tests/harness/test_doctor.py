@@ -17,7 +17,7 @@ from harness.compose import ComposedRun, compose_run
 from harness.doctor import Check, checks, print_checks
 from harness.doctor_checkpoints import cached_commit, checkpoint_checks
 from harness.engines.base import ArmPlan, Memory
-from harness.plan import Plan
+from harness.plan import Plan, plan_run
 from tests.harness.rigs_cases import TWO_ARMS
 
 COMMIT = "1d4bf0f2ff6012fd82039f2fa52739d0dd7c60c0"
@@ -184,3 +184,26 @@ def test_g09_a_drafter_of_fewer_positions_than_the_context_is_told(tmp_path: Pat
         (tmp_path / "here" / "config.json").write_text(json.dumps({"max_position_embeddings": positions}))
         assert [state for _, state, *_ in checkpoint_checks(run)] == told
     assert [found for *_, found, _ in checkpoint_checks(run)][1] == "made for 1024 positions; the rig's context holds 2048"
+
+
+def test_a_file_to_be_fetched_is_told_once_with_the_command_that_fetches_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The llama.cpp rig of a 24 GB card as a newcomer finds it: no GPU, no binary, no GGUF, no tokenizer."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("harness.doctor_checkpoints.reachable", lambda repository: True)
+    composed = compose_run("rtx4090_qwen27b_q4", ["engine.binary=none-such"])
+    told = checks(plan_run(composed, tmp_path), FakeNvml(processes={}))
+    faults = {check.name: check for check in told if check.state == "fault"}
+    assert len(faults) == sum(check.state == "fault" for check in told)
+    for part, repository, file in (
+        ("target", "ggml-org/Qwen3.8-27B-GGUF", "Qwen3.8-27B-Q4_K_M.gguf"),
+        ("checkpoint, dflash2", "incoai/Qwen3.8-27B-DFlash2-GGUF", "Qwen3.8-27B-DFlash2-Q4_K_M.gguf"),
+    ):
+        assert f"hf download {repository} {file} --local-dir checkpoints" in faults[part].fix
+        assert sum(f"{file}'" in check.found for check in told) == 1
+    assert "GGML_CUDA=ON" in faults["engine"].fix
+    assert "engine.binary" in faults["engine"].fix
+    assert not any("samerig[" in check.fix for check in told)
+    tokenizer = _found(told, "tokenizer")
+    assert "--include '*.json'" in tokenizer.fix  # what renders prompts, not 54 GB of weights

@@ -22,6 +22,8 @@ acceptance.length_against_rate(run) or "no arm of this run drafted"
 
 # %% [markdown]
 # ## By draft position
+#
+# `n` counts the steps that had a draft, of the arm with fewest to the one with most: n-gram drafts only where it finds a match.
 
 # %%
 acceptance.by_position(run) or "this engine does not tell its steps"

@@ -15,7 +15,8 @@ print(run.run.run_id)
 # %% [markdown]
 # ## A step, and a token
 #
-# On the left a whole decode step, on the right the same divided by the tokens that it delivers.
+# On the left a whole decode step, on the right the same divided by the tokens that it delivers. `n` counts steps, of the arm
+# with fewest to the one with most.
 
 # %%
 bars = decomposition.bars(run)

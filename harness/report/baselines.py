@@ -102,7 +102,7 @@ def _ratio(found: Speedup | Missing, control: Control | None, claim: Finding | N
 
 def _control(arm: str, best: str, control: Control) -> str:
     """The verdict as it is, the stated differences, and what else there is to tell with its own verdict."""
-    stated = [f"{f.factor} ({f.plain} against {f.arm})" for f in control.findings if f.stated]
+    stated = [f"{f.factor} ({f.arm} against {f.plain})" for f in control.findings if f.stated]
     others = control.beside_stated
     text = f"control: {arm} against {best} {control.verdict} · stated: {', '.join(stated) or 'nothing that was seen to differ'}"
     rest = "; ".join(str(finding) for finding in others.findings_that_count)

@@ -61,7 +61,7 @@ class Panel:
     inches: tuple[float, float] = PANEL_INCHES
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Chart:
     """A figure. `alt` says in words what it shows; `data` is every number in it, one line each, units in the column names.
 
@@ -76,6 +76,10 @@ class Chart:
     panels: tuple[Panel, ...]
     arms: Mapping[str, Look] = field(default_factory=dict)
     columns: int = 3
+
+    def __repr__(self) -> str:
+        """Its words: what a notebook keeps beside the picture, the same each time it is executed."""
+        return f"{self.title}. {self.alt}"
 
     def _repr_png_(self) -> bytes:
         """How a notebook shows it."""

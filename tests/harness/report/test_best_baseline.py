@@ -112,7 +112,7 @@ def test_the_report_has_a_line_per_level_with_flags_intervals_and_control(run: F
     over = [line(numbers, METRIC, arm) for arm in ("plain", "ngram")]
     words = [f"{number.value:.2f}x [{number.low:.2f}, {number.high:.2f}]" for number in over]
     assert first == f"concurrency 1, over plain_best, all classes: plain_matched {words[0]}, ngram {words[1]}"
-    stated = "stated: async_scheduling (true against false) · beside that CONTROLLED"
+    stated = "stated: async_scheduling (false against true) · beside that CONTROLLED"
     assert f"control: ngram against plain_best IMPLIED · {stated}" in rest
     assert sum(line.startswith("concurrency 2, over plain_best, all classes: ") for line in rest) == 1
 

@@ -75,6 +75,11 @@ def test_a_notebook_gets_every_panel_on_one_figure(drawn):
     assert len(whole.axes) == len(drawn["positions"].panels)
 
 
+def test_in_text_a_chart_is_its_words_and_no_address(drawn):
+    for chart in drawn.values():
+        assert repr(chart) == f"{chart.title}. {chart.alt}"
+
+
 def test_a_confounded_pair_is_named_and_has_no_point(tmp_path):
     rows = simulate(2)
     for row in rows["servings"]:

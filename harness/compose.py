@@ -205,7 +205,9 @@ def load_dotted(path: str) -> Any:
     except ImportError as error:
         raise ConfigError(f"{path} cannot be imported: {error}; mend that module or its packages") from None
     if not hasattr(module, name):
-        raise ConfigError(f"{path} is not in this version; {near(name, [n for n in vars(module) if not n.startswith('_')])}")
+        own = {n: found for n, found in vars(module).items() if isinstance(found, type) and found.__module__ == module_name}
+        drafters = [n for n, found in own.items() if hasattr(found, "propose")]
+        raise ConfigError(f"{path} is not in this version; {near(name, drafters or own)}")
     return getattr(module, name)
 
 

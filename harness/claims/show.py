@@ -13,7 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from harness.claims.flags import FLAGS
-from harness.claims.store import NUMBERS, filter_claims, read_claims
+from harness.claims.store import NUMBERS, filter_claims, read_claims, unmet
 
 LEGEND = (
     "K drafts per step, the anchor not counted · c concurrency · speedup over plain, else over what stands beside it ·"
@@ -24,8 +24,17 @@ _SEEN = ("hardware_not_stated", "engine_not_stated", "budget_not_stated", "range
 
 
 def print_claims(conditions: Sequence[str], limit: int, console: Console) -> None:
-    """The table of the rows that meet all conditions, at most `limit` of them (0: all), then how many there are."""
-    found = filter_claims(read_claims(), conditions)
+    """The table of the rows that meet all conditions, at most `limit` of them (0: all), then how many there are.
+
+    Where there is none, why.
+    """
+    claims = read_claims()
+    found = filter_claims(claims, conditions)
+    if found.empty:
+        console.print("no claim meets this")
+        for line in unmet(claims, conditions):
+            console.print(f"  {escape(line)}", soft_wrap=True)
+        return
     shown = found if limit == 0 else found.head(limit)
     console.print(_table(shown))
     more = f"; the first {len(shown)} are shown, --limit 0 shows all" if len(shown) < len(found) else ""

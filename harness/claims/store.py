@@ -15,6 +15,7 @@ from harness.claims.build import FOLDER, STORE
 from harness.claims.flags import FLAGS
 from harness.config_errors import near
 
+MOST = 8  # words of a column that are shown to who asks for one that it does not hold
 NUMBERS = ("tok_s", "speedup", "acceptance_length", "acceptance_rate")
 _COMPARE: dict[str, Callable[[Any, Any], Any]] = {">=": operator.ge, "<=": operator.le, ">": operator.gt, "<": operator.lt}
 _CONDITION = re.compile(r"(?P<key>\w+)(?P<how>>=|<=|!=|=|~|>|<)(?P<value>.*)")
@@ -38,6 +39,24 @@ def filter_claims(frame: pd.DataFrame, conditions: Iterable[str]) -> pd.DataFram
     for condition in conditions:
         frame = frame[_mask(frame, condition)]
     return frame
+
+
+def unmet(frame: pd.DataFrame, conditions: Iterable[str]) -> list[str]:
+    """Why nothing meets the conditions: those that no row meets by itself, with near matches of their words; else that no row
+    meets all of them."""
+    alone = [condition for condition in conditions if not _mask(frame, condition).any()]
+    return [_nobody(frame, condition) for condition in alone] or ["every condition is met by some row, but no row meets all"]
+
+
+def _nobody(frame: pd.DataFrame, condition: str) -> str:
+    found = _CONDITION.fullmatch(condition)
+    if not found or found["how"] not in ("=", "~") or found["key"] not in frame.columns:
+        return f"{condition}: no row meets it"
+    words = frame[found["key"]].dropna().map(_text)
+    told = near(found["value"].strip(), words)
+    if told.startswith("known: "):  # hundreds, of some columns
+        told = "most rows have " + ", ".join(words.value_counts().index[:MOST])
+    return f"{condition}: no row meets it; {told}"
 
 
 def _mask(frame: pd.DataFrame, condition: str) -> pd.Series[bool]:

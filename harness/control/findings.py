@@ -28,7 +28,8 @@ class Finding:
     stated: bool = False
 
     def __str__(self) -> str:
-        return f"{self.factor} ({self.plain} against {self.arm}): {self.remedy}"
+        """The values in the order of the line above them: the arm's against plain's."""
+        return f"{self.factor} ({self.arm} against {self.plain}): {self.remedy}"
 
 
 @dataclass(frozen=True, slots=True)

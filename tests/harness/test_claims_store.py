@@ -200,3 +200,23 @@ def test_the_command_writes_every_column(tmp_path: Path, capsys: pytest.CaptureF
     frame = pd.read_csv(path)
     assert len(frame) == int(capsys.readouterr().out.split(": ")[1].split()[0])
     assert {"claim_id", "source", "flags", "speedup_printed"} <= set(frame.columns)
+
+
+@pytest.mark.parametrize(
+    ("conditions", "told"),
+    [
+        (["method=dflash3"], ["method=dflash3: no row meets it; did you mean 'dflash' or 'dflash2'?"]),
+        (["method=dflash2", "hardware=H2000"], ["hardware=H2000: no row meets it; did you mean 'H200'"]),
+        (["method=zzz"], ["method=zzz: no row meets it; most rows have "]),
+        (["speedup>=1000"], ["speedup>=1000: no row meets it"]),
+        (["method=plain", "method=dflash2"], ["every condition is met by some row, but no row meets all"]),
+    ],
+)
+def test_where_no_claim_is_found_the_condition_at_fault_is_named(
+    conditions: list[str], told: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["claims", *conditions]) == 0
+    first, *lines = capsys.readouterr().out.splitlines()
+    assert first == "no claim meets this"
+    assert len(lines) == len(told)
+    assert all(line.strip().startswith(start) for line, start in zip(lines, told, strict=True))

@@ -30,7 +30,7 @@ def test_the_drafter_and_its_budget_are_the_treatment(factor):
 def test_a_resolved_factor_that_differs_confounds_and_names_both_values():
     found = compare(clean("plain"), side("ngram", **resolved("ngram", dtype="bfloat16")), 1)
     assert found.verdict == "CONFOUNDED"
-    assert str(found.findings[0]) == 'dtype ("float32" against "bfloat16"): set target.dtype'
+    assert str(found.findings[0]) == 'dtype ("bfloat16" against "float32"): set target.dtype'
 
 
 def test_a_factor_that_the_engine_moves_because_of_the_drafter_is_implied():

@@ -123,6 +123,13 @@ def test_a_target_implementation_that_is_not_there_is_missing(path: str, tmp_pat
     assert any(line.startswith("target.implementation: ") for line in found.missing)
 
 
+def test_a_drafter_that_is_not_there_names_drafters_of_its_module_and_nothing_else(tmp_path: Path) -> None:
+    for asked, known in (("Ngrm", "known: NgramDrafter"), ("GramDrafter", "did you mean 'NgramDrafter'?")):
+        found = plan.plan_run(compose_run("smoke", [f"arms.ngram.drafter=drafters.ngram.{asked}"]), tmp_path)
+        (line,) = (line for line in found.missing if line.startswith("arms.ngram.drafter: "))
+        assert line.endswith(f"drafters.ngram.{asked} is not in this version; {known}")
+
+
 @pytest.mark.parametrize(
     ("text", "told"),
     [

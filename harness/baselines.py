@@ -28,6 +28,7 @@ def for_arm(run: Run, arm: Arm) -> Run:
         return run
     fields = {name: value for name, value in arm.engine_flags.items() if name in FIELDS}
     flags = {**run.engine.flags, **{name: value for name, value in arm.engine_flags.items() if name not in FIELDS}}
+    flags = {name: value for name, value in flags.items() if value is not None or name not in arm.engine_flags}
     return run.model_copy(update={"engine": run.engine.model_copy(update={**fields, "flags": flags})})
 
 

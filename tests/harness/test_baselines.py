@@ -220,6 +220,8 @@ def test_the_matched_plain_is_the_baseline_wherever_the_other_stands() -> None:
     assert arms_with_control(run)["plain2"].engine_flags is None
     assert for_arm(run, run.arms["ngram"]) is run
     assert for_arm(run, run.arms["plain_best"]).engine.flags["step_ms"] == 1
+    open_arm = run.arms["plain_best"].model_copy(update={"engine_flags": {"step_ms": None, "unheard-of": None}})
+    assert for_arm(run, open_arm).engine.flags.keys() == run.engine.flags.keys() - {"step_ms"}
     assert set(FIELDS) <= set(run.engine.model_dump())
     found = FinishedRun("r", run.model_dump(), {}, [serving(a) for a in ("plain_best", "plain", "plain2", "ngram")], [], [], [])
     assert (found.plain, found.plain_best, found.a_a) == ("plain", "plain_best", "plain2")

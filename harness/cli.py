@@ -174,7 +174,8 @@ def _report(args: argparse.Namespace) -> int:
 def _newest(results: Path) -> Path:
     runs = [path.parent for path in results.glob("*/run.json")]
     if not runs:
-        raise ValueError(f"no run in {results}/ yet; measure one with: samerig bench RIG")
+        where = f"no run in {results}/ yet ({results.resolve()})"
+        raise ValueError(f"{where}; name another folder with --results, or measure one with: samerig bench RIG")
     return max(runs, key=lambda folder: (folder / "run.json").stat().st_mtime)
 
 
@@ -186,7 +187,7 @@ def _run_folder(run: str, results: Path) -> Path:
         if folder.is_dir():
             return folder
     names = [path.parent.name for path in results.glob("*/run.json")]
-    raise ValueError(f"run '{run}': no such folder, nor in {results}/; {near(run, names)}")
+    raise ValueError(f"run '{run}': no such folder, nor in {results.resolve()}/ (--results names another); {near(run, names)}")
 
 
 def _bench(args: argparse.Namespace) -> int:

@@ -29,6 +29,7 @@ def _folder_name(name: str) -> str:
 
 Positive = Annotated[int, BeforeValidator(_not_a_truth), Field(ge=1)]
 Budget = Annotated[Positive, Field(le=1024)]
+Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Text = Annotated[str, Field(min_length=1)]
 Name = Annotated[str, AfterValidator(_folder_name)]
 
@@ -60,7 +61,7 @@ class Machine(Model):
     gpu_count: int = Field(0, ge=0)
     memory_bytes: Positive | None = None
     reserved_bytes: int | None = Field(None, ge=0)
-    threads: Positive | None = None
+    threads: Annotated[Positive, Field(le=4096)] | None = None
     max_load: float | None = Field(
         None,
         ge=0,
@@ -109,7 +110,7 @@ class Target(Model):
     location: Text
     file: str | None = None
     revision: str | None = None
-    sha256: str | None = None
+    sha256: Sha256 | None = None
     implementation: DottedPath
     dtype: Literal["float32", "bfloat16"]
     quantization: str
@@ -131,7 +132,7 @@ class Checkpoint(Model):
     location: Text
     fetched_from: str | None = None
     revision: str | None = None
-    sha256: str | None = None
+    sha256: Sha256 | None = None
     size: Size | None = None
 
 
@@ -241,7 +242,7 @@ class Protocol(Model):
     load: Literal["closed", "open"]
     rate_rps: float | None = Field(None, gt=0)
     request_timeout_s: float = Field(gt=0)
-    sample_period_s: float = Field(gt=0)
+    sample_period_s: float = Field(ge=0.01)
     calibration_s: float | None = Field(None, gt=0, le=60)
     width_rounds: int = Field(0, ge=0)
     replays_per_set: int = Field(0, ge=0)

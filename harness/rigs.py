@@ -44,12 +44,28 @@ def find_rig(rig: str) -> RigFile:
         return RigFile(RIGS / PUBLISHED, path.name)
     if path.suffix in (".yaml", ".yml") or len(path.parts) > 1:
         if path.suffix != ".yaml" or not path.is_file():
-            raise ConfigError(f"rig '{rig}': no such .yaml file; give the path of one, or the name of a rig (samerig rigs)")
+            beside = [file.stem for file in path.parent.glob("*.yaml")] or [file.stem for file in _rig_files()]
+            how = f"give the path of one, or the name of a rig (samerig rigs); {near(path.stem, beside)}"
+            raise ConfigError(f"rig '{rig}': no such .yaml file in {path.resolve().parent}; {how}")
+        _require_mapping(rig, path)
         return RigFile(path.resolve().parent, path.stem)
     names = [path.stem for path in _rig_files()]
     if rig not in names:
         raise ConfigError(f"rig '{rig}': not in rigs/; {near(rig, names)}")
     return RigFile(RIGS, rig)
+
+
+def _require_mapping(rig: str, path: Path) -> None:
+    """Raises ConfigError for a file that is no text or no mapping; what is wrong inside is told where it is composed."""
+    try:
+        found = yaml.safe_load(path.read_text("utf-8"))
+    except UnicodeDecodeError:
+        raise ConfigError(f"rig '{rig}': is no text in UTF-8; give a YAML file") from None
+    except yaml.YAMLError:
+        return
+    if found is not None and not isinstance(found, dict):
+        kind = type(found).__name__
+        raise ConfigError(f"rig '{rig}': holds a {kind}; a rig is a mapping of keys, start from rigs/smoke.yaml")
 
 
 def list_rigs() -> list[tuple[str, str]]:
@@ -70,7 +86,9 @@ def _rig_files(folder: Path | None = None) -> list[Path]:
 
 def _summary(path: Path) -> str:
     try:
-        config = yaml.safe_load(path.read_text())
+        config = yaml.safe_load(path.read_text("utf-8"))
+    except UnicodeDecodeError:
+        return "cannot be read: no text in UTF-8"
     except yaml.YAMLError as error:
         return f"cannot be read: {from_yaml(error)}"
     return str(config.get("summary", "no summary")) if isinstance(config, dict) else "not a rig: a rig is a mapping of keys"

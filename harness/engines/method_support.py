@@ -22,7 +22,9 @@ ANY = "0"
 
 
 def machine_gap(run: Run) -> list[str]:
-    """That a CUDA rig has no GPU here, where it launches its own server."""
+    """That a CUDA rig has no GPU here, where it launches its own server; that no engine here serves a machine of this kind."""
+    if run.machine.kind not in ("cpu", "cuda"):
+        return [f"machine.kind: {run.machine.kind} is for published rigs to audit; to measure, set machine=cpu or a GPU's"]
     if run.machine.kind != "cuda" or run.engine.url is not None or shutil.which("nvidia-smi"):
         return []
     return ["machine.kind: cuda, but this machine has no NVIDIA GPU; measure it where there is one"]

@@ -16,8 +16,10 @@ from harness.run_file import FILE
 def figure_file(folder: Path, file: Path) -> None:
     """Write the speedup figure of a run: SVG that follows light and dark, or whatever matplotlib knows by the suffix.
 
-    Raises ValueError for a run without a speedup, and for a suffix that nobody knows.
+    Raises ValueError for a run without a speedup, and for a folder or a suffix that nobody knows.
     """
+    if file.is_dir() or not file.suffix:
+        raise ValueError(f"--figure {file}: names no file; give one with its kind, such as {file / 'speedup.svg'}")
     from harness.report.figures import chart_svg, figure, source
     from harness.report.figures.speedup import by_class
     from harness.report.figures.style import styled

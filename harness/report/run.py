@@ -142,11 +142,22 @@ def _block_and_set(row: Row) -> tuple[int, str]:
     return int(row["block"]), str(row["prompt_set"])
 
 
+def _config(folder: Path) -> dict[str, Any]:
+    """What the run asked for. Raises ValueError where its file cannot be read."""
+    file = folder / "config.yaml"
+    try:
+        found = yaml.safe_load(file.read_text("utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError):
+        found = None
+    if not isinstance(found, dict):
+        raise ValueError(f"{file}: cannot be read as a rig; restore it, or move the folder away")
+    return found
+
+
 def read_run(folder: Path) -> FinishedRun:
     """Read a run folder. Raises FileNotFoundError when it holds no run."""
     tables = read_tables(folder)
-    config = yaml.safe_load((folder / "config.yaml").read_text("utf-8"))
-    facts = facts_of(folder)
+    config, facts = _config(folder), facts_of(folder)
     return FinishedRun(
         folder.name,
         config,

@@ -96,7 +96,7 @@ def test_a_mistake_on_the_command_line_is_one_line_with_key_and_fix(overrides: l
         ("defaults: [cpu_smollm2, _self_]\nengine: reference\n", "engine", "should be a mapping of keys"),
         ("defaults:\n  - machien: cpu\n  - _self_\n", "machien", "'machine'"),
         ("defaults:\n  - machine: gpu9\n  - _self_\n", "machine", "known: cpu"),
-        ("- a list\n", "rig rig", "DictConfig"),
+        ("- a list\n", "rig './rig.yaml'", "a mapping of keys"),
         ("name: alone\n", "summary", "state it in the rig file"),
     ],
 )

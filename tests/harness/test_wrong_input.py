@@ -30,6 +30,9 @@ COMPOSED = [
     ("draft_budget=true", "draft_budget", "whole number, got true"),
     ("protocol.blocks=1e9", "protocol.blocks", "1000"),
     ("protocol.request_timeout_s=inf", "protocol.request_timeout_s", "finite"),
+    ("target.sha256=xyz", "target.sha256", "0-9a-f"),
+    ("machine.threads=99999", "machine.threads", "4096"),
+    ("protocol.sample_period_s=1e-9", "protocol.sample_period_s", "0.01"),
     ("name=", "name", "cannot name a folder"),
     ("name=..", "name", "cannot name a folder"),
     ("name=a/b", "name", "cannot name a folder"),
@@ -191,3 +194,47 @@ def test_two_arms_of_a_measured_run_can_be_audited(capsys: pytest.CaptureFixture
 def test_what_a_checkpoint_rules_out_is_told_before_anything_is_launched(override: str, said: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=said):
         plan.plan_run(compose_run("cpu_smollm2", ["+arm@arms.dspark=dspark", override]), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (b"\x00\xff\xfe", "rig './mine.yaml': is no text in UTF-8; give a YAML file"),
+        (b"- a\n", "rig './mine.yaml': holds a list; a rig is a mapping of keys, start from rigs/smoke.yaml"),
+        (b"just text\n", "rig './mine.yaml': holds a str; a rig is a mapping of keys, start from rigs/smoke.yaml"),
+    ],
+)
+def test_a_file_that_is_no_rig_at_all_is_named_with_its_path(
+    content: bytes, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("mine.yaml").write_bytes(content)
+    with pytest.raises(ConfigError) as caught:
+        compose_run("./mine.yaml")
+    assert str(caught.value) == told
+    with pytest.raises(ConfigError, match=r"no such \.yaml file in .*did you mean 'mine'\?"):
+        compose_run("./mines.yaml")
+
+
+def test_a_run_whose_configuration_is_no_text_names_the_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.copytree(SAMPLE, tmp_path / "run")
+    (tmp_path / "run" / "config.yaml").write_bytes(b"name: \xff")
+    assert cli.main(["verdict", str(tmp_path / "run")]) == 2
+    assert f"{tmp_path / 'run' / 'config.yaml'}: cannot be read as a rig" in capsys.readouterr().err
+
+
+def test_a_figure_wants_a_file_and_a_run_is_looked_for_where_it_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["report", str(SAMPLE), "--figure", str(tmp_path)]) == 2
+    assert f"--figure {tmp_path}: names no file; give one with its kind" in capsys.readouterr().err
+    monkeypatch.chdir(tmp_path)
+    for words in (["report"], ["report", "mine"]):
+        assert cli.main(words) == 2
+        assert str(tmp_path / "results") in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_machine_that_no_engine_serves_is_missing(tmp_path: Path) -> None:
+    found = plan.plan_run(compose_run("smoke", ["machine.kind=tpu"]), tmp_path)
+    assert any(line.startswith("machine.kind: tpu is for published rigs to audit") for line in found.missing)

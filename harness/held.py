@@ -28,6 +28,16 @@ def beside_asked(run: Run, pinned: Mapping[str, Scalar]) -> dict[str, str]:
     return told
 
 
+def too_small(run: Run, pinned: Mapping[str, Scalar]) -> list[str]:
+    """That a slot cannot hold what the workload lets an answer be, whatever its prompt: no request could be served."""
+    slot = pinned.get("context_limit")
+    longest = max(run.max_tokens(one) for one in run.workload.sets)
+    if not isinstance(slot, int) or slot > longest:
+        return []
+    least = run.engine.max_running_requests * run.target.context
+    return [f"engine.kv_tokens: a slot holds {slot} tokens, an answer may take {longest}; give {least}"]
+
+
 def held_lines(plan: Plan) -> list[str]:
     """The same as lines, for every size that the arms of a plan hold equal."""
     pinned = next(iter(plan.arms.values())).pinned if plan.arms else {}

@@ -16,7 +16,7 @@ from harness.config import Arm, Run
 from harness.design import design_lines
 from harness.engines.base import ArmError, ArmPlan, Engine, Memory
 from harness.estimate import estimate
-from harness.held import beside_asked
+from harness.held import beside_asked, too_small
 from harness.schedule import arms_with_control, plan_servings
 from harness.workloads import check_workload, prompt_count
 
@@ -51,7 +51,7 @@ def plan_run(composed: ComposedRun, results: Path) -> Plan:
     """
     run = composed.run
     arms = _arm_plans(run)
-    lacking = (*missing_parts(run), *check_workload(run), *_lacking(arms), *_sweep_lacks(composed))
+    lacking = (*missing_parts(run), *check_workload(run), *_lacking(arms), *_too_small(run, arms), *_sweep_lacks(composed))
     found, items = estimate(_parts(composed), results), tuple(dict.fromkeys(lacking))
     if found is None:
         return Plan(composed, arms, items, None, None)
@@ -88,6 +88,10 @@ def _arm_plan(adapter: type[Engine], run: Run, name: str, arm: Arm) -> ArmPlan:
         return adapter.plan(for_arm(run, arm), arm)
     except ArmError as error:
         raise ConfigError(f"arms.{name}.{error}") from None
+
+
+def _too_small(run: Run, arms: dict[str, ArmPlan]) -> list[str]:
+    return too_small(run, next(iter(arms.values())).pinned) if arms else []
 
 
 def _lacking(arms: dict[str, ArmPlan]) -> list[str]:

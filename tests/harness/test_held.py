@@ -41,6 +41,12 @@ def test_a_cache_too_small_for_the_context_of_every_slot_is_told() -> None:
     assert "context_limit = 1024 (target.context is 2048; a slot's share of engine.kv_tokens is less)" in text
 
 
+@pytest.mark.parametrize("rig", ["cpu_smollm2_llamacpp", "smoke"])
+def test_slots_that_hold_no_answer_are_missing_before_anything_runs(rig: str) -> None:
+    plan = plan_run(compose_run(rig, ["engine.kv_tokens=1"]), Path("none"))
+    assert any(line.startswith("engine.kv_tokens: a slot holds 0 tokens, an answer may take ") for line in plan.missing)
+
+
 def test_what_is_held_as_asked_has_nothing_beside_it() -> None:
     assert "asks for" not in planned("cpu_smollm2_llamacpp")
 

@@ -21,7 +21,10 @@ from harness.lag import LagProbe
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What one request brought. `scheduled_ns` is when the load wanted it sent; `ended_ns` its last chunk, or its error."""
+    """What one request brought. `scheduled_ns` is when the load wanted it sent; `ended_ns` its last chunk, or its error.
+
+    `sent_ns` is when it left over a connection that stood, where the engine tells that, else when the engine was asked.
+    """
 
     request: Request
     scheduled_ns: int
@@ -108,7 +111,7 @@ class _Client:
 
     async def send(self, request: Request, scheduled_ns: int | None) -> None:
         chunks: list[Chunk] = []
-        sent_ns = now_ns()
+        asked_ns = now_ns()
         try:
             async with asyncio.timeout(self._timeout_s):
                 async for chunk in self._engine.generate(request):
@@ -124,8 +127,9 @@ class _Client:
             error = _incomplete(chunks)
             self._silent = 0
         ended_ns = chunks[-1].arrived_ns if chunks and error is None else now_ns()
-        at = sent_ns if scheduled_ns is None else scheduled_ns
-        self.results[request.request_id] = Result(request, at, sent_ns, ended_ns, tuple(chunks), error)
+        at = asked_ns if scheduled_ns is None else scheduled_ns
+        sent_ns = chunks[0].sent_ns if chunks else None
+        self.results[request.request_id] = Result(request, at, sent_ns or asked_ns, ended_ns, tuple(chunks), error)
 
     def _count_silence(self, chunks: Sequence[Chunk]) -> None:
         self._silent = 0 if chunks else self._silent + 1

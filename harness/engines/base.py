@@ -51,6 +51,7 @@ class Chunk:
     A prefill chunk has `drafted` null. `accepted` may exceed what `token_ids` delivers: it runs past a stop token.
     An id is `UNKNOWN_ID` where the engine tells that there is a token but not which. `finish` is `stop`, `length` or null
     while the request goes on. `told` comes with the last chunk, from engines that tell about a request at its end.
+    `sent_ns` comes with the first, from engines behind a connection: when the request left, the connection being made.
     """
 
     arrived_ns: int
@@ -60,6 +61,7 @@ class Chunk:
     finish: str | None = None
     reasoning: bool = False
     told: Told | None = None
+    sent_ns: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

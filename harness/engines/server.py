@@ -24,6 +24,7 @@ import json
 import secrets
 import time
 from collections.abc import AsyncIterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from harness import probe
@@ -117,13 +118,15 @@ class ServerEngine:
         body = self.dialect.body(self._run, request, self._served)
         try:
             async with self._client.request("POST", self.dialect.generate, body) as response:
+                sent_ns: int | None = response.sent_ns
                 async for chunk in chunks_of(response, self.dialect.reader(self._run, self._arm, request)):
                     for taken in answer.take(chunk):
-                        yield taken
+                        yield taken if sent_ns is None else replace(taken, sent_ns=sent_ns)
+                        sent_ns = None
                     if answer.done:
                         return
                 for taken in answer.end():
-                    yield taken
+                    yield taken if sent_ns is None else replace(taken, sent_ns=sent_ns)
         except OSError as error:
             raise await self._lost(error) from None
 

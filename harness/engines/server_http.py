@@ -179,8 +179,12 @@ class _Wire(asyncio.Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """An answer whose head has arrived. `body` gives (arrival ns, bytes); it raises ConnectionError if cut short."""
+    """An answer whose head has arrived. `body` gives (arrival ns, bytes); it raises ConnectionError if cut short.
 
+    `sent_ns` is when the request was handed to the kernel, over a connection that stood: making it is left out.
+    """
+
+    sent_ns: int
     status: int
     headers: Mapping[str, str]
     body: AsyncIterator[tuple[int, bytes]]
@@ -207,8 +211,10 @@ class Client:
             loop = asyncio.get_running_loop()
             transport, wire = await loop.create_connection(lambda: _Wire(self.turns), url.hostname or "", port, ssl=secure)
         try:
-            transport.write(self._message(method, url.netloc, url.path + (f"?{url.query}" if url.query else ""), body))
-            yield await _response(wire)
+            message = self._message(method, url.netloc, url.path + (f"?{url.query}" if url.query else ""), body)
+            sent_ns = now_ns()
+            transport.write(message)
+            yield await _response(wire, sent_ns)
         finally:
             transport.abort()
 
@@ -226,7 +232,7 @@ class Client:
         return f"{method} {target} HTTP/1.1\r\n{lines}\r\n".encode() + content
 
 
-async def _response(wire: _Wire) -> Response:
+async def _response(wire: _Wire, sent_ns: int) -> Response:
     decoder = ResponseDecoder()
     begun: list[tuple[int, bytes]] = []
     while decoder.status is None:
@@ -234,7 +240,7 @@ async def _response(wire: _Wire) -> Response:
             decoder.close()
             break
         begun += [(at, body) for at, data in parts if (body := decoder.feed(data))]
-    return Response(decoder.status or 0, decoder.headers, _body(wire, decoder, begun))
+    return Response(sent_ns, decoder.status or 0, decoder.headers, _body(wire, decoder, begun))
 
 
 async def _body(wire: _Wire, decoder: ResponseDecoder, begun: list[tuple[int, bytes]]) -> AsyncIterator[tuple[int, bytes]]:

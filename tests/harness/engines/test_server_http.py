@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from itertools import pairwise
+from typing import Any
 
 import pytest
 
@@ -144,3 +145,31 @@ def test_a_connection_that_breaks_in_the_middle_loses_nothing_that_came() -> Non
     with pytest.raises(ConnectionError, match="middle of its answer"):
         asyncio.run(serving(play, ask))
     assert b"".join(bodies) == b"onetwo"
+
+
+def test_a_request_is_sent_when_it_is_handed_to_the_kernel_and_not_when_its_connection_is_asked_for() -> None:
+    """The server reads it after that, and a connection that takes long to be made does not count as waiting for an answer."""
+    read_ns: list[int] = []
+    found: list[tuple[int, int]] = []
+
+    async def play(writer: asyncio.StreamWriter) -> None:
+        read_ns.append(now_ns())
+        await send(writer, HEAD + framed(b"data"), END)
+
+    class Slow(asyncio.SelectorEventLoop):
+        async def create_connection(self, *words: Any, **more: Any) -> Any:
+            made = await super().create_connection(*words, **more)
+            await asyncio.sleep(0.2)
+            return made
+
+    async def ask(client: Client) -> None:
+        asked_ns = now_ns()
+        async with client.request("GET", "/") as response:
+            await response.read()
+            found.append((asked_ns, response.sent_ns))
+
+    with asyncio.Runner(loop_factory=Slow) as runner:
+        runner.run(serving(play, ask))
+    ((asked_ns, sent_ns),) = found
+    assert sent_ns - asked_ns >= 0.2e9
+    assert sent_ns <= read_ns[0]

@@ -60,11 +60,12 @@ def test_the_six_scripted_streams_are_timed_within_1_ms_and_1_percent() -> None:
                 pytest.fail(f"{name}: errors of TTFT (ms) and of time per token: {errors}")
 
 
-def test_64_streams_of_100_chunks_a_second_have_exact_counts_and_times_per_token_true_within_1_percent() -> None:
-    """How late a first chunk is read at this load is the machine's too: `python -m perf.clients` tells it on a quiet one."""
+def test_64_streams_of_100_chunks_a_second_have_exact_counts_and_times_true_within_1_ms_and_1_percent() -> None:
+    """Median TTFT less than 1 ms above a bare client's without other streams, median time per token within 1 %, in one try."""
     errors = []
     with scripted_server("--streams", "64") as url:
-        for _ in range(3):
+        for _ in range(TRIES):
+            bare = bare_ttft_error_ms(url)
             results = asyncio.run(ask(url, 64, 64, tokens=40))
             played = told(url)
             assert [len(result.chunks) for result in results] == [40] * 64
@@ -74,10 +75,10 @@ def test_64_streams_of_100_chunks_a_second_have_exact_counts_and_times_per_token
             true_ttft, true_tpot = (statistics.median(one[key] for one in played) for key in ("ttft_ms", "tpot_ms"))
             assert ttft > true_ttft > FIRST_MS
             assert true_tpot == pytest.approx(STEP_MS, rel=0.2)
-            errors.append(tpot / true_tpot - 1)
-            if abs(errors[-1]) < 0.01:
+            errors.append((ttft - true_ttft - bare, tpot / true_tpot - 1))
+            if errors[-1][0] < 1 and abs(errors[-1][1]) < 0.01:
                 return
-    pytest.fail(f"errors of the time per token: {errors}")
+    pytest.fail(f"errors of TTFT (ms) and of the time per token: {errors}")
 
 
 def test_cost_per_chunk_leaves_start_up_out() -> None:

@@ -168,7 +168,7 @@ def _needed(memory: Memory) -> tuple[int | None, list[str]]:
 
 
 def _free_bytes(run: Run, gpus: Sequence[Gpu]) -> int | None:
-    """Free memory of the GPUs that the rig asks for, less what it reserves; of the host for a CPU."""
+    """Free memory of the GPUs that the rig asks for, less what it reserves, at least nothing; of the host for a CPU."""
     if run.machine.kind == "cpu":
         return int(psutil.virtual_memory().available)
     count, total = max(1, run.machine.gpu_count), 0
@@ -176,7 +176,7 @@ def _free_bytes(run: Run, gpus: Sequence[Gpu]) -> int | None:
         memory = gpu.read(gpu.nvml.nvmlDeviceGetMemoryInfo)
         if memory is None:
             return None
-        total += int(memory.total) - int(memory.used) - (run.machine.reserved_bytes or 0)
+        total += max(0, int(memory.total) - int(memory.used) - (run.machine.reserved_bytes or 0))
     return total if gpus else None
 
 

@@ -12,6 +12,11 @@ if TYPE_CHECKING:
     from harness.plan import Plan
 
 
+def slot_tokens(run: Run) -> int:
+    """Context of one slot of an engine that has slots: the target's, or what the rig's cache has room for."""
+    return min(run.target.context, run.engine.kv_tokens // run.engine.max_running_requests)
+
+
 def beside_asked(run: Run, pinned: Mapping[str, Scalar]) -> dict[str, str]:
     """Factor -> what the rig asks for and why less is held, for each size that an engine of slots or blocks pins otherwise.
 

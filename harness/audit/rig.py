@@ -11,6 +11,7 @@ from harness.audit.rig_flags import engine_name, flag_facts
 from harness.baselines import for_arm, plain_of
 from harness.config import Run
 from harness.control.factors import is_draft
+from harness.held import slot_tokens
 from harness.published import Published, published_of
 
 # A published rig names what its source does not state; some of these names cover several factors.
@@ -108,7 +109,7 @@ def as_served(run: Run) -> dict[str, Scalar]:
         case "sglang" if engine.graphs == "decode":
             found["cuda_graphs"] = "full"
         case "llama_cpp":
-            slot = min(run.target.context, engine.kv_tokens // engine.max_running_requests)
+            slot = slot_tokens(run)
             found |= {"context_limit": slot, "kv_tokens": slot * engine.max_running_requests}
     return found
 

@@ -29,13 +29,13 @@ from harness.engines.llama_cpp_plan import (
     gguf_path,
     missing,
     program,
-    slot_tokens,
 )
 from harness.engines.llama_cpp_stream import LlamaReader
 from harness.engines.server import ServerEngine
 from harness.engines.server_dialect import Found, Reader, Startup, flag_list
 from harness.engines.server_metrics import Families, total
 from harness.fetch import TOKENIZER_FILES
+from harness.held import slot_tokens
 
 
 class LlamaCpp:

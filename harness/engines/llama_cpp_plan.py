@@ -15,6 +15,7 @@ from harness.engines.method_support import machine_gap, option_gaps
 from harness.engines.server_dialect import checkpoint_path
 from harness.estimate_memory import NOTHING, Needs, needs_of, plan_memory
 from harness.fetch import fetch_command
+from harness.held import slot_tokens
 
 SERVER = Path(__file__).with_name("llama_cpp_server.py")
 METHODS = {
@@ -31,11 +32,6 @@ TOLD_BY_CHECKPOINT = frozenset(
     ("tap_numbering", "feature", "recycle", "zero_first_embedding", "modules", "temperature", "sample", "confidence")
 )
 KV_TYPES = {"auto": "f16", "float16": "f16", "bfloat16": "bf16", "float32": "f32"}
-
-
-def slot_tokens(run: Run) -> int:
-    """Context of one slot: the target's, or what the rig's cache has room for."""
-    return min(run.target.context, run.engine.kv_tokens // run.engine.max_running_requests)
 
 
 def program(run: Run) -> list[str]:

@@ -10,13 +10,9 @@ from harness.baselines import FIELDS
 from harness.config import Arm, Run
 from harness.engines.base import ArmError, Memory, Scalar
 from harness.engines.method_support import machine_gap
+from harness.held import slot_tokens
 
 _BYTES = {"float32": 4, "bfloat16": 2}
-
-
-def slot_tokens(run: Run) -> int:
-    """Context of one slot: the target's, or what the rig's cache has room for."""
-    return min(run.target.context, run.engine.kv_tokens // run.engine.max_running_requests)
 
 
 def command(run: Run, folder: str) -> list[str]:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from harness.config import Run
 from harness.schedule import A_A, arms_with_control
+from harness.workloads import prompt_count
 
 CLAIM_BLOCKS = 5  # as harness.stats grades a speedup
 
@@ -52,4 +53,8 @@ def _warm_up(run: Run) -> str:
 def _window(run: Run) -> str:
     if run.protocol.load == "open":
         return f"window: open load at {run.protocol.rate_rps:g} requests a second"
-    return "window: rates count from when all slots are busy until fewer are for good; what was compiled inside is refused"
+    once = [str(level) for level in sorted(set(run.concurrency)) if 1 < level >= prompt_count(run.protocol, level)]
+    wave = f" (at concurrency {', '.join(once)}, one wave: from first send to last end)" if once else ""
+    return (
+        f"window: rates count from when all slots are busy until fewer are for good{wave}; what was compiled inside is refused"
+    )

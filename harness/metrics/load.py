@@ -64,9 +64,24 @@ def steady_window(cell: Rows, concurrency: int) -> Window | Missing:
     return Window(start, end) if end > start else Missing("empty_window")
 
 
+def rate_window(cell: Rows, concurrency: int) -> Window | Missing:
+    """The steady window; of one wave of several requests all the time from the first send to the last end.
+
+    Where nobody takes the place of a request that ends, the steady window is the prefill of all and ends with the shortest
+    answer, whose length then decides the rate.
+    """
+    window, rows = steady_window(cell, concurrency), measured(cell)
+    if isinstance(window, Missing) or concurrency == 1 or len(rows) > concurrency:
+        return window
+    return Window(min(int(row["sent_ns"]) for row in rows), max(int(row["ended_ns"]) for row in rows))
+
+
 def output_tps(cell: Rows, concurrency: int) -> Throughput | Missing:
-    """Tokens that arrived inside the steady window over its length; tokens of failed requests are not counted."""
-    window = steady_window(cell, concurrency)
+    """Tokens that arrived inside the steady window over its length; tokens of failed requests are not counted.
+
+    Of one wave (a cell that asks as many requests as run at once) the time is from the first send to the last end.
+    """
+    window = rate_window(cell, concurrency)
     if isinstance(window, Missing):
         return window
     chunks = (chunk for row in succeeded(cell) for chunk in token_chunks(row))
@@ -93,11 +108,11 @@ def pool_throughput(cells: list[Throughput | Missing]) -> Throughput | Missing:
 
 
 def peak_tps(cell: Rows, concurrency: int) -> Maybe:
-    """Highest token rate over equal bins of at least 1 s that cover the steady window; never below `output_tps`.
+    """Highest token rate over equal bins of at least 1 s that cover the window of `output_tps`; never below that.
 
     Weighted by the tokens in each chunk: counting chunks gives a peak below the mean as soon as a drafter works.
     """
-    window = steady_window(cell, concurrency)
+    window = rate_window(cell, concurrency)
     if isinstance(window, Missing):
         return window
     bins = max(1, int(window.seconds))

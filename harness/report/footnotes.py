@@ -42,8 +42,17 @@ def control_lines(run: FinishedRun, concurrency: int, groups: Groups) -> Iterato
                 yield f"  ~ {name}: {claim}"
     yield from _wide_lines(run.complete_blocks(), groups)
     yield from _pair_lines(run, concurrency, seen)
+    yield from _wave_lines(run, concurrency)
     notes = {number.note for arms in groups.values() for line in arms.values() for number in line.values()}
     yield from refusals(notes & REFUSALS)
+
+
+def _wave_lines(run: FinishedRun, concurrency: int) -> Iterator[str]:
+    """That a cell asked no more requests than ran at once: `metrics.load.rate_window`."""
+    protocol = run.config["protocol"]
+    asked = max(int(protocol["prompts_per_set"]), int(protocol["waves"]) * concurrency)
+    if concurrency > 1 and protocol["load"] == "closed" and asked <= concurrency:
+        yield "rates: from first send to last end, ramp and tail included: one wave fills the slots once (see protocol.waves)"
 
 
 def refusals(reasons: Iterable[str]) -> Iterator[str]:

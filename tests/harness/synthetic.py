@@ -152,7 +152,15 @@ CONFIG = {
     "arms": {"plain": {"method": "plain"}, "ngram": {"method": "ngram"}},
     "workload": {"name": "w", "stop": "natural", "sets": [{"set": "humaneval"}, {"set": "chat"}]},
     "concurrency": [1, 2],
-    "protocol": {"name": "screen", "blocks": 3, "a_a": True, "prompts_per_set": 6, "load": "closed", "rate_rps": None},
+    "protocol": {
+        "name": "screen",
+        "blocks": 3,
+        "a_a": True,
+        "prompts_per_set": 6,
+        "waves": 1,
+        "load": "closed",
+        "rate_rps": None,
+    },
 }
 
 

@@ -63,6 +63,17 @@ def test_at_concurrency_one_the_window_is_the_whole_cell():
     assert output_tps(cell, 1).tps == pytest.approx(output_tps_end_to_end(cell).tps) == pytest.approx(50)
 
 
+def test_the_shortest_answer_of_one_wave_does_not_decide_its_rate():
+    """Two slots, two requests: with nobody to take a free slot, the steady window would end with whoever ends first."""
+    for shortest in (1, 5, 10):
+        cell = [*spread([0], length=40), *spread([0], length=shortest)]
+        assert output_tps(cell, 2) == output_tps_end_to_end(cell)
+        assert peak_tps(cell, 2) >= output_tps(cell, 2).tps
+        assert steady_window(cell, 2).seconds == pytest.approx(shortest * 0.02)
+    two_waves = [*spread([0, 0], length=40), *spread([801, 801], length=40)]
+    assert output_tps(two_waves, 2).seconds == pytest.approx(steady_window(two_waves, 2).seconds)
+
+
 def test_warm_up_is_in_no_rate():
     cell = [*spread([0], phase="warmup"), *spread([1000])]
     assert output_tps(cell, 1).seconds == pytest.approx(0.2)

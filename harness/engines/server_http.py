@@ -154,9 +154,12 @@ class _Wire(asyncio.Protocol):
 
     async def read(self) -> list[tuple[int, bytes]]:
         """The next parts and when they were read, in their turn; nothing when the connection is closed."""
-        self._waiting = turn = self._loop.create_future()
-        self._look()
-        await turn
+        while True:
+            self._waiting = turn = self._loop.create_future()
+            self._look()
+            await turn
+            if self._arrived or self._closed:
+                break  # else a timer that was set for parts which left with an earlier turn
         parts = [self._arrived.popleft() for _ in range(min(HELD_PARTS, len(self._arrived)))]
         self._urgent = self._urgent and bool(self._arrived)
         return parts

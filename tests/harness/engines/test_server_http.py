@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from harness.clock import now_ns
-from harness.engines.server_http import HELD_PARTS, HELD_S, Client
+from harness.engines.server_http import HELD_PARTS, HELD_S, Client, Turns, _Wire
 
 HEAD = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 END = b"0\r\n\r\n"
@@ -91,6 +91,32 @@ def test_parts_that_are_held_keep_the_time_of_their_own_arrival() -> None:
     assert b"".join(body for _, body in found) == b"".join(b"part %d" % i for i in range(count))
     gaps = [(b - a) / 1e9 for (a, _), (b, _) in pairwise(found)]
     assert sorted(gaps)[len(gaps) // 2] > gap_s / 2
+
+
+def test_a_part_that_comes_between_the_call_for_a_turn_and_the_turn_is_no_closed_connection() -> None:
+    """It leaves with that turn; what was set to hand it on later must not be read as an end."""
+
+    class Late(Turns):
+        def ask(self, waiting: asyncio.Future[None]) -> None:
+            super().ask(waiting)
+            if not late:
+                late.append(True)
+                wire.data_received(framed(b"second"))
+
+    async def read_twice() -> None:
+        nonlocal wire
+        wire = _Wire(Late())
+        wire.holds = True
+        reading = asyncio.ensure_future(wire.read())
+        await asyncio.sleep(0)
+        wire.data_received(framed(b"first"))
+        assert [data for _, data in await reading] == [framed(b"first"), framed(b"second")]
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(wire.read(), 4 * HELD_S)
+
+    late: list[bool] = []
+    wire: Any = None
+    asyncio.run(read_twice())
 
 
 def test_a_stream_that_falls_silent_hands_on_what_came() -> None:

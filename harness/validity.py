@@ -94,7 +94,7 @@ def _concurrency(rows: Rows, steps: Rows, asked: int) -> list[str]:
         return [] if reached else [f"concurrency: {asked} requests were never in flight at once"]
     if running.reached(asked) is not False:  # null: the stream alone cannot tell
         return []
-    return [f"concurrency: {asked} asked, {running.median:g} ran at once (median over time, by {running.source})"]
+    return [f"concurrency: {asked} asked, {running.typical:g} ran at once (by {running.source})"]
 
 
 def log_problems(text: str) -> list[str]:

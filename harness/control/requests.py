@@ -76,7 +76,7 @@ def _cell_concurrency(cell: list[Row], steps: list[Row], asked: int) -> Held:
     running = effective_concurrency(cell, steps, asked)
     if isinstance(running, Missing):
         return (False if running.reason == "concurrency_not_reached" else None), running.reason
-    return running.reached(asked), f"{running.median if running.source == 'steps' else running.peak:g} of {asked}"
+    return running.reached(asked), f"{running.typical:g} of {asked}"
 
 
 def _preemptions(side: Side, concurrency: int) -> Held:

@@ -130,33 +130,38 @@ class Running:
     """Requests that the engine ran at once inside the steady window: time-weighted mean and median, and the peak.
 
     `source` is `steps` (the engine's own batches) or `stream` (requests between their first and last chunk, a lower bound:
-    prefill is not seen).
+    prefill is not seen). `one_wave`: as many requests as slots, which fill while the last are still in prefill.
     """
 
     mean: float
     median: float
     peak: int
     source: str
+    one_wave: bool = False
+
+    @property
+    def typical(self) -> float:
+        """What is held against the asked concurrency: the median; the peak of one wave, and where only the stream tells."""
+        return self.peak if self.one_wave or self.source == "stream" else self.median
 
     def reached(self, asked: int) -> bool | None:
-        """Whether at least 95 % of the asked concurrency ran, for half of the time. A stream can show it but not refute it:
-        null when it does not. One request at a time is always reached."""
-        if asked == 1:
+        """Whether at least 95 % of the asked concurrency ran: for half of the time, in one wave at some time. A stream can show
+        it but not refute it: null when it does not. One request at a time is always reached."""
+        if asked == 1 or self.typical >= 0.95 * asked:
             return True
-        if self.source == "steps":
-            return self.median >= 0.95 * asked
-        return True if self.peak >= 0.95 * asked else None
+        return False if self.source == "steps" else None
 
 
 def effective_concurrency(cell: Rows, steps: Rows, concurrency: int) -> Running | Missing:
-    """Requests running at once, weighted by time, in the steady window of one cell; below the asked number when a cap bites."""
-    window = steady_window(cell, concurrency)
+    """Requests running at once, weighted by time, in the `rate_window` of one cell; below the asked number when a cap bites."""
+    window = rate_window(cell, concurrency)
     if isinstance(window, Missing):
         return window
     decode = [s for s in steps if s["kind"] == "decode" and s["phase"] == "measured" and window.holds(int(s["started_ns"]))]
+    one_wave = 1 < len(measured(cell)) <= concurrency
     if decode:
-        return _weighted([(int(s["requests"]), int(s["total_ns"])) for s in decode], "steps")
-    return _weighted(_streaming(cell, window), "stream")
+        return _weighted([(int(s["requests"]), int(s["total_ns"])) for s in decode], "steps", one_wave)
+    return _weighted(_streaming(cell, window), "stream", one_wave)
 
 
 def _streaming(cell: Rows, window: Window) -> list[tuple[int, int]]:
@@ -171,10 +176,11 @@ def _streaming(cell: Rows, window: Window) -> list[tuple[int, int]]:
     return spans
 
 
-def _weighted(spans: list[tuple[int, int]], source: str) -> Running | Missing:
+def _weighted(spans: list[tuple[int, int]], source: str, one_wave: bool) -> Running | Missing:
     spans = sorted((n, ns) for n, ns in spans if ns > 0)
     if not spans:
         return Missing("empty_window")
     running, weights = np.array([n for n, _ in spans]), np.array([ns for _, ns in spans], dtype=float)
     middle = int(np.searchsorted(np.cumsum(weights), weights.sum() / 2))
-    return Running(float(np.average(running, weights=weights)), float(running[middle]), int(running.max()), source)
+    mean = float(np.average(running, weights=weights))
+    return Running(mean, float(running[middle]), int(running.max()), source, one_wave)

@@ -112,6 +112,16 @@ def test_a_cap_below_the_asked_concurrency_shows_in_the_engines_batches():
     assert effective_concurrency(cell, [step(1 + i, 64, 1) for i in range(100)], 64).reached(64)
 
 
+def test_one_wave_reaches_its_concurrency_once_all_run_and_a_cap_below_it_still_shows():
+    """Slots fill while the last are in prefill: with short answers all of them run for a moment only."""
+    filling = [step(1 + i, min(64, 8 * (1 + i // 10)), 1) for i in range(100)]
+    wave, waves = spread([0] * 64), spread([0] * 64 + [201] * 64)
+    assert effective_concurrency(wave, filling, 64).median < 60
+    assert effective_concurrency(wave, filling, 64).reached(64)
+    assert not effective_concurrency(wave, [one for one in filling if one["requests"] <= 48], 64).reached(64)
+    assert not effective_concurrency(waves, filling, 64).reached(64)
+
+
 def test_running_requests_are_weighted_by_time():
     running = effective_concurrency(spread([0, 0]), [step(10, 2, 30), step(40, 1, 10), step(60, 5, 99, "prefill")], 2)
     assert running.mean == pytest.approx(1.75)

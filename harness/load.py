@@ -72,7 +72,7 @@ async def run_window(
                 else:
                     group.create_task(_arrivals(client, requests, rate_rps, seed, group))
         except ExceptionGroup as failures:
-            raise failures.exceptions[0] from None  # the first ended the window; the rest are its cancelled siblings
+            raise failures.exceptions[0] from None  # it ended the window; others failed while cancelled for it
     return Window(tuple(client.results[r.request_id] for r in requests), tuple(probe.samples_ns))
 
 

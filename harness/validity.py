@@ -94,7 +94,8 @@ def _concurrency(rows: Rows, steps: Rows, asked: int) -> list[str]:
         return [] if reached else [f"concurrency: {asked} requests were never in flight at once"]
     if running.reached(asked) is not False:  # null: the stream alone cannot tell
         return []
-    return [f"concurrency: {asked} asked, {running.typical:g} ran at once (by {running.source})"]
+    how = "at most" if running.one_wave else "median over time"
+    return [f"concurrency: {asked} asked, {running.typical:g} ran at once ({how}, by {running.source})"]
 
 
 def log_problems(text: str) -> list[str]:

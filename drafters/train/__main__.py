@@ -10,11 +10,11 @@ format with a model card. An interrupt saves a checkpoint.
 
 from __future__ import annotations
 
-import signal
 import sys
 
 import torch
 
+from drafters.train.command import run_command
 from drafters.train.fit import Training
 from drafters.train.recipe import read_recipe
 
@@ -23,19 +23,13 @@ def main(arguments: list[str]) -> int:
     if not arguments or arguments[0] in ("-h", "--help"):
         print(__doc__)
         return 0 if arguments else 2
-    try:
-        recipe = read_recipe(arguments[0], arguments[1:])
-        torch.set_num_threads(recipe.threads)
-        training = Training(recipe)
-        signal.signal(signal.SIGTERM, signal.default_int_handler)
-        training.run()
-    except KeyboardInterrupt:
-        print("stopped; the same command goes on from the last checkpoint", file=sys.stderr)
-        return 130
-    except (ValueError, FileNotFoundError) as error:
-        print(f"samerig: {error}", file=sys.stderr)
-        return 2
-    return 0
+    return run_command(lambda: train(arguments[0], arguments[1:]))
+
+
+def train(name: str, overrides: list[str]) -> None:
+    recipe = read_recipe(name, overrides)
+    torch.set_num_threads(recipe.threads)
+    Training(recipe).run()
 
 
 if __name__ == "__main__":

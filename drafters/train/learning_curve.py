@@ -21,6 +21,7 @@ from pathlib import Path
 
 import torch
 
+from drafters.train.command import run_command
 from drafters.train.fit import Training
 from drafters.train.prompts import ROOT
 from drafters.train.recipe import Recipe, read_recipe
@@ -121,26 +122,23 @@ def main(arguments: list[str]) -> int:
     if not arguments or arguments[0] in ("-h", "--help"):
         print(__doc__)
         return 0 if arguments else 2
-    name, counts = arguments[0], sorted(int(a) for a in arguments[1:] if a.isdigit())
+    counts = sorted(int(a) for a in arguments[1:] if a.isdigit())
     overrides = [a for a in arguments[1:] if not a.isdigit()]
-    try:
-        full = read_recipe(name, overrides)
-        torch.set_num_threads(full.threads)
-        last = read_card(ROOT / full.out / "README.md")
-        recipes = [recipe_of(name, overrides, count, last[0].sequences) for count in counts]
-        points = [point for recipe in recipes for point in trained(recipe)] + last
-    except KeyboardInterrupt:
-        print("stopped; the same command goes on from the last checkpoint", file=sys.stderr)
-        return 130
-    except (ValueError, FileNotFoundError) as error:
-        print(f"samerig: {error}", file=sys.stderr)
-        return 2
+    return run_command(lambda: measure(arguments[0], counts, overrides))
+
+
+def measure(name: str, counts: Sequence[int], overrides: list[str]) -> None:
+    """Train what has no card yet, then write the curve and print its table."""
+    full = read_recipe(name, overrides)
+    torch.set_num_threads(full.threads)
+    last = read_card(ROOT / full.out / "README.md")
+    recipes = [recipe_of(name, overrides, count, last[0].sequences) for count in counts]
+    points = [point for recipe in recipes for point in trained(recipe)] + last
     folder = (ROOT / full.out).parent / "learning_curve"
     folder.mkdir(exist_ok=True)
     write_csv(points, folder / f"{name}.csv")
     draw(points, f"{name}: {last[0].updates / last[0].sequences:.2f} updates a sequence", folder / f"{name}.png")
     print(table(points))
-    return 0
 
 
 if __name__ == "__main__":

@@ -17,7 +17,12 @@ from harness.config_errors import near
 
 MOST = 8  # words of a column that are shown to who asks for one that it does not hold
 NUMBERS = ("tok_s", "speedup", "acceptance_length", "acceptance_rate")
-_COMPARE: dict[str, Callable[[Any, Any], Any]] = {">=": operator.ge, "<=": operator.le, ">": operator.gt, "<": operator.lt}
+_COMPARE: dict[str, Callable[[Any, float], pd.Series[bool]]] = {
+    ">=": operator.ge,
+    "<=": operator.le,
+    ">": operator.gt,
+    "<": operator.lt,
+}
 _CONDITION = re.compile(r"(?P<key>\w+)(?P<how>>=|<=|!=|=|~|>|<)(?P<value>.*)")
 
 
@@ -102,7 +107,7 @@ def _number_mask(frame: pd.DataFrame, key: str, how: str, value: str) -> pd.Seri
         numbers = pd.to_numeric(frame[key])
     except (ValueError, TypeError):
         raise ValueError(f"{key}{how}{value}: compares numbers; use {key}=value or {key}~text for words") from None
-    return _COMPARE[how](numbers, limit)  # type: ignore[no-any-return]  # `operator` functions are typed as giving anything
+    return _COMPARE[how](numbers, limit)
 
 
 def _flag_mask(frame: pd.DataFrame, how: str, value: str) -> pd.Series[bool]:

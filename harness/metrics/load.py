@@ -64,6 +64,11 @@ def steady_window(cell: Rows, concurrency: int) -> Window | Missing:
     return Window(start, end) if end > start else Missing("empty_window")
 
 
+def is_one_wave(cell: Rows, concurrency: int) -> bool:
+    """Whether the requests fill several slots once: none takes the place of one that ends."""
+    return concurrency > 1 and len(measured(cell)) <= concurrency
+
+
 def rate_window(cell: Rows, concurrency: int) -> Window | Missing:
     """The steady window; of one wave of several requests all the time from the first send to the last end.
 
@@ -71,7 +76,7 @@ def rate_window(cell: Rows, concurrency: int) -> Window | Missing:
     answer, whose length then decides the rate.
     """
     window, rows = steady_window(cell, concurrency), measured(cell)
-    if isinstance(window, Missing) or concurrency == 1 or len(rows) > concurrency:
+    if isinstance(window, Missing) or not is_one_wave(cell, concurrency):
         return window
     return Window(min(int(row["sent_ns"]) for row in rows), max(int(row["ended_ns"]) for row in rows))
 
@@ -158,7 +163,7 @@ def effective_concurrency(cell: Rows, steps: Rows, concurrency: int) -> Running 
     if isinstance(window, Missing):
         return window
     decode = [s for s in steps if s["kind"] == "decode" and s["phase"] == "measured" and window.holds(int(s["started_ns"]))]
-    one_wave = 1 < len(measured(cell)) <= concurrency
+    one_wave = is_one_wave(cell, concurrency)
     if decode:
         return _weighted([(int(s["requests"]), int(s["total_ns"])) for s in decode], "steps", one_wave)
     return _weighted(_streaming(cell, window), "stream", one_wave)

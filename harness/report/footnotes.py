@@ -8,7 +8,8 @@ from dataclasses import replace
 from itertools import combinations
 
 from harness.control import Control, Finding
-from harness.metrics import LENGTH_LIMIT, REASONS
+from harness.metrics import LENGTH_LIMIT, REASONS, Row
+from harness.metrics.load import is_one_wave
 from harness.report.run import FinishedRun
 from harness.report.summary import ALL, Number
 from harness.report.table import Line, verdict_of
@@ -49,9 +50,11 @@ def control_lines(run: FinishedRun, concurrency: int, groups: Groups) -> Iterato
 
 def _wave_lines(run: FinishedRun, concurrency: int) -> Iterator[str]:
     """That a cell asked no more requests than ran at once: `metrics.load.rate_window`."""
-    protocol = run.config["protocol"]
-    asked = max(int(protocol["prompts_per_set"]), int(protocol["waves"]) * concurrency)
-    if concurrency > 1 and protocol["load"] == "closed" and asked <= concurrency:
+    cells: dict[str, list[Row]] = {}
+    for rows in run.measured(concurrency, tuple(run.classes(concurrency))).values():
+        for row in rows:
+            cells.setdefault(str(row["cell_id"]), []).append(row)
+    if run.config["protocol"]["load"] == "closed" and any(is_one_wave(cell, concurrency) for cell in cells.values()):
         yield "rates: from first send to last end, ramp and tail included: one wave fills the slots once (see protocol.waves)"
 
 

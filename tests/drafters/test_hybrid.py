@@ -197,13 +197,14 @@ def test_a_sliding_window_keeps_one_row_less_than_its_window_between_passes() ->
 def test_replay_costs_one_pass_only_where_rows_are_rejected_and_snapshot_one_per_row(monkeypatch: pytest.MonkeyPatch) -> None:
     rows_RT = tokens(torch.Generator().manual_seed(5), 2, 4)
     shapes: dict[tuple[str, str, int], list[tuple[int, int]]] = {}
-    for name, rollback, keep in (
+    cases: list[tuple[str, Rollback, int]] = [
         ("qwen3_next", "replay", 4),
         ("qwen3_next", "replay", 2),
         ("qwen3_next", "snapshot", 2),
         ("llama", "replay", 2),
-    ):
-        subject = target(name, rollback)  # type: ignore[arg-type]  # a literal through a loop
+    ]
+    for name, rollback, keep in cases:
+        subject = target(name, rollback)
         seen = count_passes(subject, monkeypatch)
         subject.forward([0, 1], rows_RT, [4, 4], False, ())
         subject.commit([0, 1], [keep, keep])

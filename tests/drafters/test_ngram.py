@@ -14,7 +14,7 @@ TOKENS = st.lists(st.integers(0, 3), min_size=0, max_size=40)
 
 
 def drafter(min_n: int = 1, max_n: int = 3) -> NgramDrafter:
-    return NgramDrafter(object(), {"min_n": min_n, "max_n": max_n}, None)  # type: ignore[arg-type]  # the target is only asked for a device
+    return NgramDrafter(object(), {"min_n": min_n, "max_n": max_n}, None)  # type: ignore[arg-type]  # of a target it reads the device only, if any
 
 
 def observe(ngram: NgramDrafter, slot: int, tokens: list[int]) -> None:
@@ -121,7 +121,7 @@ def test_budgets_are_per_request_and_zero_means_none():
 def test_a_step_looks_at_no_more_than_the_new_tokens():
     """A scan of the context would read it: the tokens behind the index are replaced by an object that counts its reads."""
 
-    class Counted(list):  # type: ignore[type-arg]  # only counts its appends
+    class Counted(list[int]):
         reads = 0
 
         def __iter__(self):

@@ -157,7 +157,6 @@ CONFIG = {
         "blocks": 3,
         "a_a": True,
         "prompts_per_set": 6,
-        "waves": 1,
         "load": "closed",
         "rate_rps": None,
     },

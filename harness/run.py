@@ -21,6 +21,7 @@ from rich.console import Console
 from harness import probe
 from harness.after import grader_for
 from harness.asked import Prompts
+from harness.awake import cores_awake
 from harness.compose import load_dotted
 from harness.config import Run
 from harness.engines.base import Engine, EngineError
@@ -71,9 +72,13 @@ def bench(composed: Composed, results: Path, fresh: bool, console: Console, prom
         total, left = (
             sum(_weight(run, cell) for _, cells in part for cell in cells) for part in (_left(servings, set()), todo)
         )
-        with telling_full(store.folder), RunProgress(console, total, total - left) as progress:
+        with (
+            telling_full(store.folder),
+            cores_awake(run.machine.kind != "cpu") as wake_limit_us,
+            RunProgress(console, total, total - left) as progress,
+        ):
             facts = (run, composed.config_hash, code, secrets.token_hex(4), adapter, store, prompts, progress, gpus)
-            session = Session(*facts, grader=grader_for(run, prompts))
+            session = Session(*facts, wake_limit_us=wake_limit_us, grader=grader_for(run, prompts))
             asyncio.run(_serve_all(session, todo))
             store.finish()
     except asyncio.CancelledError:

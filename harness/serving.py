@@ -41,6 +41,7 @@ class Session:
     prompts: Prompts
     progress: RunProgress
     gpus: Sequence[Gpu]
+    wake_limit_us: int | None = None
     pids: list[int] = field(default_factory=list)
     grader: Grader | None = None
 
@@ -101,6 +102,7 @@ class _Measuring:
         self._host = {
             **probe.facts(session.gpus),
             "load_limit_cores": session.run.machine.max_load,
+            "wake_limit_us": session.wake_limit_us,
             "calibration_time_ms": calibrate(session.run.protocol.calibration_s),
         }
         for flag in serving_flags(None, self._host, session.run.machine.max_load):

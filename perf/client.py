@@ -4,9 +4,8 @@
 
 Why it matters: a client that is the bottleneck makes all drafters look equally good.
 
-Twice: with cores that may fall asleep between two chunks, and with cores kept awake by processes of idle priority, as an
-engine that computes on them keeps them. In a virtual machine a core that sleeps is woken by its host, which can take
-milliseconds: what the first lag has above the second is the machine's, not the client's.
+Twice: with cores that may fall asleep between two chunks, and with cores held awake as a bench holds them on a GPU's rig
+(`harness.awake`). What the first lag has above the second is the machine's wake-up.
 """
 
 from __future__ import annotations
@@ -14,17 +13,13 @@ from __future__ import annotations
 import argparse
 import asyncio
 import gc
-import os
-import subprocess
-import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import numpy as np
 
+from harness.awake import cores_awake
 from harness.compose import compose_run
 from harness.config import Run
 from harness.engines.base import Request
@@ -41,8 +36,12 @@ def main() -> None:
     args = parser.parse_args()
     run = compose_run("cpu_smollm2").run
     scripted = run.model_copy(update={"engine": run.engine.model_copy(update={"flags": {"step_ms": STEP_MS, "jitter": 0.5}})})
-    for cores, kept in (("cores may sleep", nullcontext()), ("cores kept awake", _awake())):
-        with kept:
+    for wanted in (False, True):
+        with cores_awake(wanted) as limit_us:
+            if wanted and limit_us is None:
+                print("cores cannot be held awake: it takes Linux and the right to write /dev/cpu_dma_latency")
+                return
+            cores = "cores may sleep" if limit_us is None else f"cores held awake (wake-up within {limit_us} us)"
             _report(cores, args.concurrency, *asyncio.run(_measure(scripted, args.requests, args.concurrency)))
 
 
@@ -53,27 +52,6 @@ def _report(cores: str, concurrency: int, requests: int, chunks: int, cpu_s: flo
         f"  client and scripted engine together: {cpu_s / chunks * 1e6:.0f} us of CPU per chunk, {cpu_s / wall_s:.1%} of a core"
     )
     print(f"  event-loop lag ms: {lag}, n={len(lag_ms)}", flush=True)
-
-
-SPIN = """import os
-(os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0)) if hasattr(os, 'SCHED_IDLE') else os.nice(19))
-parent = os.getppid()
-while os.getppid() == parent:
-    for _ in range(1_000_000):
-        pass"""
-
-
-@contextmanager
-def _awake() -> Iterator[None]:
-    """One process of idle priority per core: it gives way to everything, and ends with this one."""
-    spinning = [subprocess.Popen([sys.executable, "-c", SPIN]) for _ in range(os.cpu_count() or 1)]
-    time.sleep(0.5)
-    try:
-        yield
-    finally:
-        for process in spinning:
-            process.kill()
-            process.wait()
 
 
 async def _measure(run: Run, count: int, concurrency: int) -> tuple[int, int, float, float, np.ndarray]:

@@ -28,7 +28,8 @@ REPLAY_EXAMPLES = """examples:
 
 machine=auto is this machine; an option's name may be cut at an underscore (target=smollm2). Every key that moves is
 listed. What does not exist here (a drafter for the substituted target, a prompt set) is left out by name. A GPU's rig on a
-CPU takes protocol=screen and answers that fit the target's context, listed as moved; give protocol=NAME for another."""
+CPU takes protocol=screen, above 8 requests at once with short answers and a short warm-up, and leaves out levels that such
+answers cannot fill, all listed as moved; protocol=NAME or concurrency=[1,8] chooses otherwise."""
 
 VERDICT_EXAMPLES = """examples:
   samerig verdict results/cpu_smollm2-20260101-120000-0f345d

@@ -20,7 +20,7 @@ from harness.compose import ComposedRun, ConfigError, compose_run, composed_of, 
 from harness.config import Arm, PromptSet, Run
 from harness.config_errors import near
 from harness.engines.base import ArmError, Engine
-from harness.replay_fit import fitted, protocol_for
+from harness.replay_fit import fitted, protocol_for, without_unfilled
 from harness.rigs import PUBLISHED, RIGS
 from harness.workloads import manifest
 
@@ -58,7 +58,7 @@ def plan_replay(rig: str, substitutions: Sequence[str] = ()) -> Replay:
     overrides = [item for text in substitutions for item in resolve(text)]
     first = compose_run(rig, overrides)
     follow = list(_consequences(original.run, first.run, overrides))
-    run, skipped = _without_missing(original.run, compose_run(rig, [*overrides, *follow]).run)
+    run, skipped = _without_missing(original.run, compose_run(rig, [*overrides, *follow]).run, _keys(overrides))
     composed = composed_of(run, rig, [*overrides, *follow])
     return Replay(original, composed, tuple(moved(original.run, run, first.run, overrides)), tuple(skipped))
 
@@ -106,7 +106,7 @@ def _option(group: str, name: str) -> dict[str, Any]:
 def _consequences(original: Run, run: Run, overrides: Sequence[str]) -> Iterator[str]:
     """What must change with machine, engine or target, unless it was given: graphs on a CPU, another engine's flags, a KV dtype
     that the target does not have, checkpoints of drafters for another target, a protocol that a CPU can carry."""
-    given = {text.lstrip("+~").partition("=")[0] for text in overrides}
+    given = _keys(overrides)
     yield from protocol_for(original, run, given)
     if run.machine.kind == "cpu" and run.engine.graphs != "off" and "engine.graphs" not in given:
         yield from ("engine.graphs='off'", "engine.graph_batch_sizes=[]")
@@ -120,6 +120,10 @@ def _consequences(original: Run, run: Run, overrides: Sequence[str]) -> Iterator
         yield from _checkpoints(run, given)
 
 
+def _keys(overrides: Sequence[str]) -> set[str]:
+    return {text.lstrip("+~").partition("=")[0] for text in overrides}
+
+
 def _checkpoints(run: Run, given: set[str]) -> Iterator[str]:
     """The checkpoint that this repository's own arm of the same drafter names."""
     own = {facts["drafter"]: facts["checkpoint"] for facts in (_option("arm", name) for name in _options("arm"))}
@@ -129,15 +133,16 @@ def _checkpoints(run: Run, given: set[str]) -> Iterator[str]:
                 yield f"arms.{name}.checkpoint.{field}={'null' if value is None else value}"
 
 
-def _without_missing(original: Run, run: Run) -> tuple[Run, list[str]]:
-    """The run without arms and prompt sets that cannot be had here, and a line for each; the rest made to fit."""
+def _without_missing(original: Run, run: Run, given: set[str]) -> tuple[Run, list[str]]:
+    """The run without arms, prompt sets and levels that cannot be had here, and a line for each; the rest made to fit."""
     sets, lines = _sets(run)
     if not sets:
         raise ConfigError("workload.sets: none of the rig's prompt sets is on this machine; add workload=standard")
     run = fitted(original, run.model_copy(update={"workload": run.workload.model_copy(update={"sets": sets})}))
+    run, levels = without_unfilled(original, run, given)
     arms, reasons = _arms(run)
     published = run.published and {**run.published, "left_out": [name for name in run.arms if name not in arms]}
-    return run.model_copy(update={"arms": arms, "published": published}), [*lines, *reasons]
+    return run.model_copy(update={"arms": arms, "published": published}), [*lines, *levels, *reasons]
 
 
 def _sets(run: Run) -> tuple[tuple[PromptSet, ...], list[str]]:

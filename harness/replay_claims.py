@@ -25,6 +25,7 @@ MEASURES = {
     "acceptance_length": "acceptance_length",
     "acceptance_rate": "acceptance_rate",
 }
+NO_LEVEL = "not measured at this concurrency"
 RATES = ("output_tps", "output_tps_end_to_end")
 # Numbers of one prompt set by concurrency, arm and metric.
 NumbersOf = Callable[[str], Mapping[tuple[int, str, str], Number]]
@@ -134,7 +135,7 @@ def _number(claim: Claim, published: Published, run: FinishedRun, numbers_of: Nu
     if len(levels) != 1:
         return "concurrency not stated"
     found = numbers_of(here).get((levels[0], claim.arm, metric))
-    return found or "not measured at this concurrency"
+    return found or NO_LEVEL
 
 
 def _compared(claim: Claim, measure: str, quantity: Quantity, number: Number | str) -> Compared:

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from harness.published import Published
 from harness.replay import Replay
-from harness.replay_claims import Compared, told
+from harness.replay_claims import NO_LEVEL, Compared, told
 from harness.replay_run import Difference, Repeated, held
 from harness.report.summary import Number
 
@@ -64,12 +64,13 @@ def _source_lines(published: Published) -> Iterator[str]:
 
 
 def print_claims(compared: Sequence[Compared], console: Console) -> None:
-    """A row per published number that was measured, then how many lie inside, and why the others have no answer."""
+    """A row per published number that was measured or whose level was left out, then how many lie inside, and why the others
+    have no answer."""
     table = _table("arm", "task", "c", "what", "published", "measured [95 %]", "inside")
     for c in compared:
-        if c.value is None:
+        if c.value is None and c.note != NO_LEVEL:
             continue
-        verdict = c.note if c.inside is None else "yes" if c.inside else "no"
+        verdict = "not measured" if c.value is None else c.note if c.inside is None else "yes" if c.inside else "no"
         cells = (c.claim.arm, c.claim.task or "-", str(c.claim.concurrency or "-"), UNITS[c.measure], _published(c))
         table.add_row(*(escape(cell) for cell in (*cells, _measured(c.value, c.low, c.high), verdict)))
     console.print(table)

@@ -1,5 +1,6 @@
 """Replay compared: measured beside published, and one run beside another, with intervals and what differs around them."""
 
+import io
 import json
 from copy import deepcopy
 from dataclasses import replace
@@ -7,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from rich.console import Console
 from synthetic import CONFIG, simulate, write_run
 
 from harness import cli, probe
@@ -15,6 +17,7 @@ from harness.compose import compose_run
 from harness.published import Published
 from harness.replay_claims import Compared, compare_claims, told
 from harness.replay_run import compare_runs, environment, hash_line, held, prompt_lines
+from harness.replay_show import print_claims
 from harness.report.run import read_run
 
 CARD = "published/h200_qwen27b_card"
@@ -88,6 +91,15 @@ def test_a_claim_that_was_not_measured_says_why(compared: list[Compared]) -> Non
     lines = list(told(compared))
     assert lines[0] == "4 of 5 published numbers lie inside the measured intervals"
     assert len(lines) == 8
+
+
+def test_a_claim_of_a_level_that_was_left_out_stands_in_the_table_as_not_measured(compared: list[Compared]) -> None:
+    out = io.StringIO()
+    print_claims(compared, Console(file=out, width=200))
+    lines = out.getvalue().splitlines()
+    assert [line.split() for line in lines if " 8 " in line] == [["ngram", "Chat", "8", "speedup", "2", "-", "not", "measured"]]
+    assert not any("mtp" in line and "Chat" in line for line in lines), "an arm that is not there has no row"
+    assert "1 without an answer: not measured at this concurrency" in lines
 
 
 def test_one_block_gives_no_interval_and_no_answer(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from harness import replay as replaying
 from harness.compose import compose_run
 from harness.plan import plan_run
 from harness.replay import Replay, plan_replay
-from harness.replay_fit import fitted
+from harness.replay_fit import fills, fitted
 
 CARD = "published/h200_qwen27b_card"
 LITERAL = ["machine=auto", "target=smollm2", "engine=reference"]
@@ -108,3 +108,53 @@ def test_the_estimate_is_told_before_anything_is_measured(
     assert cli.main(["replay", CARD, "--results", str(tmp_path), "--substitute", *LITERAL]) == 2
     assert "time: unknown; no earlier run" in told[0]
     assert "moved protocol: name card -> screen (follows)" in told[0]
+
+
+def test_high_levels_stay_on_a_cpu_with_short_answers_and_a_short_warm_up_all_listed_as_following(literal: Replay) -> None:
+    protocol, moved = literal.composed.run.protocol, {one.key: (one.was, one.now, one.why) for one in literal.moved}
+    assert (protocol.max_tokens_cap, protocol.warmup_batches, protocol.width_rounds) == (24, 2, 1)
+    for key, was, now in (("max_tokens_cap", None, 24), ("warmup_batches", 4, 2), ("width_rounds", 0, 1)):
+        assert moved[f"protocol.{key}"] == (was, now, "follows from a substitution")
+    assert "concurrency" not in moved
+
+
+def test_a_rig_of_low_levels_takes_screen_as_it_is_and_a_stated_key_is_not_cut() -> None:
+    low = plan_replay(CARD, [*LITERAL, "concurrency=[1,8]"]).composed.run.protocol
+    assert (low.max_tokens_cap, low.warmup_batches, low.width_rounds) == (48, 4, 3)
+    stated = plan_replay(CARD, [*LITERAL, "protocol.max_tokens_cap=64"]).composed.run.protocol
+    assert (stated.max_tokens_cap, stated.warmup_batches) == (64, 2)
+
+
+def test_a_level_that_short_answers_cannot_fill_is_left_out_listed_and_measured_where_it_is_asked_for() -> None:
+    small = [*LITERAL, "engine.prefill_chunk=512"]
+    replay = plan_replay(CARD, small)
+    moved = {one.key: (one.was, one.now, one.why) for one in replay.moved}
+    assert replay.composed.run.concurrency == (1, 8)
+    assert moved["concurrency"] == ("[1, 8, 32]", "[1, 8]", "follows from a substitution")
+    told = next(line for line in replay.skipped if line.startswith("concurrency 32: not reached here"))
+    assert told.endswith("concurrency=[1,8,32] measures it all the same")
+    assert plan_replay(CARD, [*small, "concurrency=[1,8,32]"]).composed.run.concurrency == (1, 8, 32)
+
+
+@pytest.mark.parametrize(
+    ("level", "chunk", "cap", "prompts", "filled"),
+    [
+        (32, 4096, 24, 1, True),  # 6400 tokens are two steps, in which 9 tokens of the first answers pass
+        (32, 4096, 8, 1, False),
+        (32, 512, 48, 1, False),  # 13 steps, 58.5 tokens: measured with answers of 20, 26 of 32 ran at once
+        (32, 512, 59, 1, True),
+        (8, 512, 24, 1, True),
+        (32, 512, 8, 33, True),  # later prompts take the freed slots
+    ],
+)
+def test_a_wave_fills_when_its_answers_outlast_the_reading_of_its_prompts(
+    literal: Replay, level: int, chunk: int, cap: int, prompts: int, filled: bool
+) -> None:
+    run = literal.composed.run
+    changed = run.model_copy(
+        update={
+            "engine": run.engine.model_copy(update={"prefill_chunk": chunk}),
+            "protocol": run.protocol.model_copy(update={"max_tokens_cap": cap, "prompts_per_set": prompts}),
+        }
+    )
+    assert fills(changed, level) is filled

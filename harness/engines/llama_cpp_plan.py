@@ -11,6 +11,7 @@ from pathlib import Path
 
 from harness.config import Arm, Run, Size
 from harness.engines.base import Memory
+from harness.engines.drafter_files import gaps_between
 from harness.engines.method_support import machine_gap, option_gaps
 from harness.engines.server_dialect import checkpoint_path
 from harness.estimate_memory import NOTHING, Needs, needs_of, plan_memory
@@ -109,7 +110,7 @@ def _missing_size(arm: Arm) -> list[str]:
 def _missing_drafter(run: Run, arm: Arm) -> list[str]:
     path = drafter_path(arm)
     if path is None or path.endswith(".gguf"):
-        return []
+        return gaps_between(arm, Path(path), gguf_path(run)) if path else []
     how = f"python -m drafters.export_gguf {path} {gguf_path(run)}"
     return [f"arm '{arm.label}': {path} holds no single .gguf; export it: {how}"]
 

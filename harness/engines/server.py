@@ -69,7 +69,7 @@ class ServerEngine:
         check_own_flags(run, arm, base)
         speculation = tuple(dialect.speculation(run, arm))
         env = {**dialect.env(run), **run.engine.env}
-        missing = (*dialect.missing(run, arm), *simulated_acceptance((*base, *speculation), env, arm))
+        missing = (*dialect.missing(run, arm), *simulated_acceptance(run, arm, (*base, *speculation), env))
         return ArmPlan(base, speculation, dialect.pinned(run), missing, dialect.estimate(run, arm), env)
 
     @classmethod

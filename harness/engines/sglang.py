@@ -12,6 +12,7 @@ from typing import Any
 from harness.config import Arm, Run
 from harness.engines import sglang_command, sglang_readback, sglang_stream
 from harness.engines.base import Counters, Memory, Request, Scalar
+from harness.engines.drafter_files import drafter_gaps
 from harness.engines.server import ServerEngine
 from harness.engines.server_dialect import Found, Reader, Startup, checkpoint_path, target_folder
 from harness.engines.server_metrics import Families
@@ -94,7 +95,8 @@ class SGLangEngine(ServerEngine):
     dialect = SGLang()
 
     def problems(self) -> list[str]:
-        return sglang_readback.problems(self._run, self._arm, self._found)
+        """By its own words, and by the drafter's files: they may have been fetched during the launch."""
+        return [*sglang_readback.problems(self._run, self._arm, self._found), *drafter_gaps(self._run, self._arm)]
 
     async def flush(self) -> None:
         await (self._flush() if self._arm.method == "ngram" else super().flush())

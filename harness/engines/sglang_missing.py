@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from harness.config import Arm, Run
+from harness.engines.drafter_files import drafter_gaps
 from harness.engines.method_support import environment_gaps, option_gaps
 from harness.engines.sglang_command import OPTIONS, SINCE, TOLD_BY_CHECKPOINT
 
@@ -15,6 +16,7 @@ def missing(run: Run, arm: Arm) -> list[str]:
         *environment_gaps("SGLang", run, arm, SINCE, ("sglang",)),
         _device(run, arm),
         *_options(arm),
+        *drafter_gaps(run, arm),
         _graphs(run),
         _admission(run, arm),
     ]

@@ -15,6 +15,7 @@ from harness.config import Arm, Run
 from harness.control.factors import is_draft
 from harness.control.read import read_factors
 from harness.engines.base import Memory, Scalar
+from harness.engines.drafter_files import other_drafter
 from harness.engines.method_support import family
 from harness.engines.server_dialect import Found, Startup
 from harness.engines.sglang_command import ALGORITHMS
@@ -90,6 +91,7 @@ def problems(run: Run, arm: Arm, found: Found) -> list[str]:
         wrong.append(f"method: the drafter is a {architecture}, so dflash2 would draft as dflash")
     if (rows := info.get("speculative_num_draft_tokens")) is not None and rows - 1 != arm.draft_budget:
         wrong.append(f"draft_budget: {arm.draft_budget} was asked for, the server drafts {rows - 1} ({rows} with the anchor)")
+    wrong += other_drafter(arm, info.get("speculative_draft_model_path"))
     if (width := info.get("speculative_eagle_topk")) not in (None, 1):
         wrong.append(f"draft tree: the server drafts {width} candidates per position, a chain was asked for")
     lossy = [name for name in THRESHOLDS if info.get(name) not in (None, 1.0)]

@@ -12,6 +12,7 @@ from typing import Any
 from harness.config import Arm, Run
 from harness.engines import vllm_command, vllm_readback, vllm_stream
 from harness.engines.base import Counters, Memory, Request, Scalar
+from harness.engines.drafter_files import drafter_gaps
 from harness.engines.server import ServerEngine
 from harness.engines.server_completions import CompletionsReader
 from harness.engines.server_dialect import Found, Reader, Startup, checkpoint_path, target_folder
@@ -94,4 +95,5 @@ class VllmEngine(ServerEngine):
     dialect = Vllm()
 
     def problems(self) -> list[str]:
-        return vllm_readback.problems(self._run, self._arm, self._found)
+        """By its own words, and by the drafter's files: they may have been fetched during the launch."""
+        return [*vllm_readback.problems(self._run, self._arm, self._found), *drafter_gaps(self._run, self._arm)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from harness.config import Arm, Run
+from harness.engines.drafter_files import drafter_gaps
 from harness.engines.method_support import environment_gaps, family, option_gaps
 from harness.engines.vllm_command import NEEDS_V2, OPTIONS, SINCE, TOLD_BY_CHECKPOINT, widths
 
@@ -15,6 +16,7 @@ def missing(run: Run, arm: Arm) -> list[str]:
         *environment_gaps("vLLM", run, arm, SINCE, PACKAGES),
         _runner(run, arm),
         *_options(arm),
+        *drafter_gaps(run, arm),
         *_graphs(run),
         _active_requests(run),
     ]

@@ -13,6 +13,7 @@ from typing import Any
 from harness.config import Arm, Run
 from harness.control.read import NONE, read_factors
 from harness.engines.base import Memory, Scalar
+from harness.engines.drafter_files import DFLASH2, other_drafter
 from harness.engines.method_support import family
 from harness.engines.server_dialect import Found, Startup
 from harness.engines.vllm_command import NAMES
@@ -62,7 +63,7 @@ def _method(arm: Arm, found: Found) -> str:
 
 
 ARCHITECTURES = {
-    "dflash2": {"DFlash2DraftModel", "DFlash2BeamDraftModel"},
+    "dflash2": set(DFLASH2),
     "xpress": {"Qwen3XPressModel", "DFlashQwen3XPressModel"},
 }
 
@@ -84,8 +85,9 @@ def problems(run: Run, arm: Arm, found: Found) -> list[str]:
     if speculative:
         wrong += _drafts(run, arm, speculative, drafter_architecture(found))
     runner = _RUNNER.findall(found.log)
-    if runner and run.engine.env.get("VLLM_USE_V2_MODEL_RUNNER") == "1" and runner[-1] != "V2":
-        wrong.append(f"runner: V2 was asked for, the server runs {runner[-1]}")
+    asked = {"0": "V1", "1": "V2"}.get(str(run.engine.env.get("VLLM_USE_V2_MODEL_RUNNER")))
+    if runner and asked and runner[-1] != asked:
+        wrong.append(f"runner: {asked} was asked for, the server runs {runner[-1]}")
     return wrong
 
 
@@ -96,6 +98,7 @@ def _drafts(run: Run, arm: Arm, speculative: Mapping[str, Any], architecture: st
         wrong.append(f"method: '{asked}' was asked for, the server resolved '{served}'")
     if architecture and architecture not in ARCHITECTURES.get(family(arm), {architecture}):
         wrong.append(f"method: the drafter is a {architecture}, so {family(arm)} would draft as {served}")
+    wrong += other_drafter(arm, speculative.get("model"))
     if budget != arm.draft_budget:
         wrong.append(f"draft_budget: {arm.draft_budget} was asked for, the server drafts {budget}")
     rule, allowed = speculative.get("rejection_sample_method"), {run.engine.verify_rule, "standard"}

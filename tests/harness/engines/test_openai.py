@@ -253,3 +253,13 @@ def test_simulated_acceptance_is_refused() -> None:
         assert any("simulates acceptance" in gap for gap in OpenAIEngine.plan(run, arm).missing)
         declared = arm.model_copy(update={"method": "synthetic"})
         assert not any("simulates acceptance" in gap for gap in OpenAIEngine.plan(run, declared).missing)
+
+
+def test_simulated_acceptance_that_the_shell_exports_is_refused_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    flags = {**RUN.engine.flags, "command": "python -m server"}
+    run = RUN.model_copy(update={"engine": RUN.engine.model_copy(update={"flags": flags})})
+    arm = run.arms["ngram"].model_copy(update={"options": {"command": "--ngram"}})
+    monkeypatch.setenv("SGLANG_SIMULATE_ACC_LEN", "3.5")
+    assert "engine: 'SGLANG_SIMULATE_ACC_LEN' simulates acceptance" in " ".join(OpenAIEngine.plan(run, arm).missing)
+    attached = run.model_copy(update={"engine": run.engine.model_copy(update={"url": "http://x", "flags": RUN.engine.flags})})
+    assert not any("simulates acceptance" in gap for gap in OpenAIEngine.plan(attached, arm).missing)

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.compose import compose_run
-from harness.config import Arm, Run
+from harness.config import Arm, Checkpoint, Run
 from harness.engines.base import Chunk, Counters, EngineError, Request, Told
 from harness.engines.server_dialect import Found
 from harness.engines.server_metrics import parse_metrics
@@ -230,6 +230,13 @@ def test_a_server_that_is_not_its_arm_says_so(method: str, changed: dict[str, An
     found = problems(_run(), arm, _found(**changed))
     assert len(found) == 1
     assert told in found[0]
+
+
+def test_another_drafter_than_the_arms_is_a_problem() -> None:
+    arm = _arm("eagle3").model_copy(update={"checkpoint": Checkpoint(location="org/head")})
+    found = _found(**SPECULATIVE["eagle3"], speculative_draft_model_path="/models/other-head")
+    assert problems(_run(), arm, found) == ["drafter: 'org/head' was asked for, the server has loaded '/models/other-head'"]
+    assert problems(_run(), arm, _found(**SPECULATIVE["eagle3"], speculative_draft_model_path="/models/head")) == []
 
 
 def test_a_lossy_threshold_is_a_factor_of_the_serving() -> None:

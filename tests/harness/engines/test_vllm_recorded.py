@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from harness.compose import compose_run
-from harness.config import Arm, Run
+from harness.config import Arm, Checkpoint, Run
 from harness.engines.base import Chunk, Counters, EngineError, Request, Told
+from harness.engines.drafter_files import other_drafter
 from harness.engines.server_dialect import Found
 from harness.engines.server_metrics import parse_metrics
 from harness.engines.sse import EventParser
@@ -135,6 +136,12 @@ def test_a_recorded_server_is_what_its_own_arm_asks_for(method: str) -> None:
         ("mtp", "ngram", {"draft_budget": 4}, "'mtp' was asked for, the server resolved 'ngram'"),
         ("ngram", "ngram", {"draft_budget": 5}, "5 was asked for, the server drafts 4"),
         ("dflash", "dflash", {"method": "dflash2"}, "the drafter is a DFlashDraftModel, so dflash2 would draft as dflash"),
+        (
+            "dflash",
+            "dflash",
+            {"checkpoint": Checkpoint(location="org/another")},
+            "has loaded 'models/qwen3-tiny-dflash'",
+        ),
     ],
 )
 def test_a_server_that_is_not_its_arm_says_so(asked: str, served: str, change: dict[str, Any], told: str) -> None:
@@ -156,6 +163,19 @@ def test_dflash2_that_degraded_to_dflash_resolves_as_dflash() -> None:
 def test_the_older_runner_where_v2_was_pinned_is_a_problem() -> None:
     run = compose_run("cpu_smollm2_vllm", ["engine.env.VLLM_USE_V2_MODEL_RUNNER='1'"]).run
     assert problems(run, _arm("dflash"), _found("dflash")) == ["runner: V2 was asked for, the server runs V1"]
+
+
+def test_the_newer_runner_where_v1_was_pinned_is_a_problem() -> None:
+    found = replace(_found("dflash"), log="Using V2 Model Runner")
+    assert problems(_run(), _arm("dflash"), found) == ["runner: V1 was asked for, the server runs V2"]
+
+
+def test_the_drafter_that_was_asked_for_is_known_by_its_name_wherever_it_lies() -> None:
+    for place in ("/elsewhere/qwen3-tiny-dflash", "org/Qwen3-tiny-dflash", "models/qwen3-tiny-dflash"):
+        arm = _arm("dflash").model_copy(update={"checkpoint": Checkpoint(location=place)})
+        assert problems(_run(), arm, _found("dflash")) == []
+    cached = "/cache/models--org--drafter/snapshots/0123abc"
+    assert other_drafter(_arm("dflash").model_copy(update={"checkpoint": Checkpoint(location="org/drafter")}), cached) == []
 
 
 def test_startup_and_memory_come_from_log_and_configuration() -> None:

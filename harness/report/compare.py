@@ -13,6 +13,7 @@ from rich.table import Table
 from harness.report.footnotes import refusals
 from harness.report.rig_difference import Difference, arm_difference, differences
 from harness.report.run import FinishedRun, read_run
+from harness.report.sections import BEST
 from harness.report.summary import cells, numbers
 from harness.report.table import DRAFTING, SPEED, WIDE, Column, Line, without_speedup
 
@@ -42,6 +43,11 @@ def print_comparison(one: Path, other: Path, console: Console) -> int:
         console.print(f"\n[bold]concurrency {level}[/]")
         for part in [sum(columns, ())] if console.width >= WIDE_OF_TWO else columns:
             console.print(_table([key for key in shared if key[0] == level], tables, part))
+    if SPEED in columns and (lines := list(_best(*runs))):
+        console.print(f"\n[bold]{BEST.title}[/]")
+        for text in lines:
+            _print(console, text)
+        console.print()
     for text in _notes(runs, tables):
         _print(console, text)
     return 0
@@ -93,6 +99,13 @@ def _table(keys: Sequence[tuple[int, str, str]], tables: tuple[Lines, Lines], co
 def _requests(tables: tuple[Lines, Lines], keys: Sequence[tuple[int, str, str]], label: str) -> Iterator[str]:
     for lines in tables:
         yield str(max((lines[key]["error_rate"].n or 0 for key in keys if key[1] == label), default=0))
+
+
+def _best(one: FinishedRun, other: FinishedRun) -> Iterator[str]:
+    """What every arm of either run gains over plain at its best: speeds, so for runs whose speeds may stand side by side."""
+    ours, theirs = (list(BEST.lines(run)) for run in (one, other))
+    yield from (f"{'A and B' if text in theirs else 'A'}, {text}" for text in ours)
+    yield from (f"B, {text}" for text in theirs if text not in ours)
 
 
 def _notes(runs: tuple[FinishedRun, FinishedRun], tables: tuple[Lines, Lines]) -> Iterator[str]:

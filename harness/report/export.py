@@ -11,6 +11,7 @@ from pathlib import Path
 from harness import __version__
 from harness.report.header import header_lines
 from harness.report.run import FinishedRun, read_run
+from harness.report.sections import BEST
 from harness.report.summary import Number, cells, frame, numbers
 from harness.report.table import DRAFTING, SPEED, Line
 
@@ -46,7 +47,7 @@ def csv_of(folders: Sequence[Path]) -> str:
 
 
 def markdown(folder: Path) -> str:
-    """One table for each concurrency with a line per class and arm, control verdicts, then the provenance line."""
+    """One table for each concurrency with a line per class and arm, control verdicts, `BEST`, then the provenance line."""
     run = read_run(folder)
     levels: dict[int, list[str]] = {}
     for cell in cells(run):
@@ -54,7 +55,7 @@ def markdown(folder: Path) -> str:
         texts = [f"{cell.label} n={line['error_rate'].n}", cell.arm, *(column.text(line) for column in COLUMNS), _control(line)]
         levels.setdefault(cell.concurrency, []).append(_row(texts))
     parts = [line for level, rows in levels.items() for line in (f"**concurrency {level}**", "", *_head(), *rows, "")]
-    return "\n".join([*(parts or ["no measured requests yet", ""]), f"<sub>{provenance(run)}</sub>"]) + "\n"
+    return "\n".join([*(parts or ["no measured requests yet", ""]), *_best(run), f"<sub>{provenance(run)}</sub>"]) + "\n"
 
 
 def _head() -> Iterator[str]:
@@ -64,8 +65,17 @@ def _head() -> Iterator[str]:
 
 
 def _row(texts: list[str]) -> str:
-    escaped = (text.replace("|", "\\|").replace("~", "\\~") for text in texts)
-    return f"| {' | '.join(escaped)} |"
+    return f"| {' | '.join(map(_escaped, texts))} |"
+
+
+def _escaped(text: str) -> str:
+    return text.replace("|", "\\|").replace("~", "\\~")
+
+
+def _best(run: FinishedRun) -> Iterator[str]:
+    """The section on the second baseline, as a list; nothing without such an arm."""
+    if lines := list(BEST.lines(run)):
+        yield from (f"**{BEST.title}**", "", *(f"- {_escaped(line)}" for line in lines), "")
 
 
 def _control(line: Line) -> str:

@@ -42,9 +42,13 @@ LOOKS = {
     "dflash2": Look("#b03a12", "#d9602e", "P", "---"),
     "dspark": Look("#3998c5", "#aff0f1", "X", "|||"),
     "xpress": Look("#552899", "#8f70ac", "*", "//--"),
+    "draft_model": Look("#6d0204", "#cb3a37", "<", "oo"),
+    "ngram_simple": Look("#6c6442", "#f68f0c", "1", "///..."),
+    "machinery": Look("#104455", "#407f76", "d", "\\\\\\..."),
+    "plain_best": Look("#4c5157", "#aaadb2", ">", "|||..."),
     "plain2": Look("#2c3136", "#c8cdd2", "p", "..."),
 }
-SPARE = tuple(LOOKS)[1:-1]
+SPARE = tuple(name for name in LOOKS if not name.startswith("plain"))
 
 INK = Paper("ink", "#1b1f24", "#e8eaed")
 MUTED = Paper("muted", "#5a626b", "#a3abb5")
@@ -104,7 +108,7 @@ def styled(salt: str | None = None) -> AbstractContextManager[None]:
 def looks(arms: Sequence[str]) -> dict[str, Look]:
     """A look for every arm: its own by name, A/A arms that of `plain2`; unknown names take what is left, in order.
 
-    Raises ValueError when there are more arms than looks: two arms of one colour would be a lie.
+    Every shipped arm has its own. Raises ValueError when there are more arms than looks: two arms of one colour would be a lie.
     """
     found = {arm: LOOKS[known] for arm in arms if (known := _known(arm))}
     free = [name for name in SPARE if LOOKS[name] not in found.values()]

@@ -20,6 +20,10 @@ SHAPES = {
     "P": '<path d="M10 2.5h4V6h3.5v4H14v3.5h-4V10H6.5V6H10z"/>',
     "X": '<path d="m8 2.5 4 3.5 4-3.5 2 2-3.5 3.5 3.5 3.5-2 2-4-3.5-4 3.5-2-2L9.5 8 6 4.5z"/>',
     "*": f'<polygon points="{STAR}"/>',
+    "<": '<path d="M7 8 17 3v10z"/>',
+    ">": '<path d="M17 8 7 13V3z"/>',
+    "d": '<path d="M12 2 15.3 8 12 14 8.7 8z"/>',
+    "1": '<path d="M12 8v5.5M12 8 7.2 5M12 8l4.8-3" stroke="currentColor" stroke-width="1.6"/>',
     "p": '<path d="M12 2.8 17 6.4 15.1 12.3H8.9L7 6.4z"/>',
 }
 

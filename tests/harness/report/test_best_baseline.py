@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
+import yaml
 from recorded_servings import sglang_resolved, vllm_resolved
 from rich.console import Console
 from scripted_bench import NGRAM, PLAIN, FixedPrompts, scripted_run
@@ -23,7 +26,7 @@ from harness.report import print_report
 from harness.report.baselines import METRIC, best_lines
 from harness.report.command import show
 from harness.report.decomposition import decomposition_lines
-from harness.report.export import csv
+from harness.report.export import csv, markdown
 from harness.report.html import write_html
 from harness.report.run import FinishedRun, read_run
 from harness.report.summary import frame
@@ -64,8 +67,15 @@ def measured(folder: Path, engine: str, blocks: int = 3, **of_best: Any) -> Fini
 
 
 @pytest.fixture(scope="module", params=["vllm", "sglang"])
-def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> FinishedRun:
-    return measured(tmp_path_factory.mktemp("runs") / request.param, request.param)
+def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("runs") / str(request.param)
+    measured(path, str(request.param))
+    return path
+
+
+@pytest.fixture(scope="module")
+def run(folder: Path) -> FinishedRun:
+    return read_run(folder)
 
 
 @pytest.fixture(scope="module")
@@ -174,5 +184,49 @@ def test_a_whole_run_serves_it_with_its_own_flags_and_every_form_of_report_shows
         assert "flags of plain_best: step_ms: 2, where the rig has 4; max_running_requests: 128, where the rig has 64" in text
         assert "concurrency 1, over plain_best, all classes: plain_matched 0." in text
     assert f",ngram,{METRIC}," in csv(folder)
-    for form, folders in (("markdown", [folder]), ("table", [folder, folder])):
-        assert show(folders, Console(file=io.StringIO(), width=200), form) == 0
+
+
+def side_by_side(one: Path, other: Path) -> str:
+    out = io.StringIO()
+    assert show([one, other], Console(file=out, width=400), "table") == 0
+    return out.getvalue()
+
+
+def test_the_markdown_lists_the_section_between_the_tables_and_the_provenance(run: FinishedRun, folder: Path) -> None:
+    text = markdown(folder)
+    before, after = text.split("\n**Against plain at its best**\n\n")
+    listed, provenance = after.split("\n\n")
+    assert [line.replace("\\~", "~") for line in listed.splitlines()] == [f"- {line}" for line in best_lines(run)]
+    assert "**concurrency 2**" in before
+    assert provenance.startswith("<sub>samerig ")
+    assert "~" not in text.replace("\\~", ""), "an interval's mark is no strike-through"
+
+
+def test_two_runs_tell_each_its_own_best_baseline_and_what_they_share_once(tmp_path: Path) -> None:
+    run, other = measured(tmp_path / "one", "sglang", blocks=2), measured(tmp_path / "other", "sglang", blocks=1)
+    text = side_by_side(tmp_path / "one", tmp_path / "other")
+    section = text.split("Against plain at its best\n")[1].splitlines()
+    flags, *_ = best_lines(run)
+    assert [line for line in section if flags in line] == [f"A and B, {flags}"]
+    for name, found in (("A", run), ("B", other)):
+        (first,) = (line for line in best_lines(found) if line.startswith("concurrency 1, over plain_best, all classes: "))
+        assert f"{name}, {first}" in section
+    assert text.rstrip().endswith("machines drift between sessions")
+
+
+def test_two_runs_whose_speeds_are_refused_show_no_speed_over_the_best_baseline_either(tmp_path: Path) -> None:
+    one, other = tmp_path / "one", tmp_path / "other"
+    config = deepcopy(dict(measured(one, "vllm", blocks=1).config))
+    config["engine"]["kv_tokens"] += 16
+    shutil.copytree(one, other)
+    (other / "config.yaml").write_text(yaml.safe_dump(config, sort_keys=False), "utf-8")
+    text = side_by_side(one, other)
+    assert "refused: speeds, by engine.kv_tokens" in text
+    assert "over plain_best" not in text
+    assert "Against plain at its best" not in text
+
+
+def test_a_run_without_the_arm_has_no_such_section_in_any_form(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run", simulate(2))
+    assert "at its best" not in markdown(folder)
+    assert "at its best" not in side_by_side(folder, folder)

@@ -4,8 +4,11 @@ from itertools import combinations
 
 import numpy as np
 import pytest
+import yaml
 
 from harness.report.figures.style import INK, LOOKS, MUTED, PAPER, PARTS, SPARE, looks, variables
+from harness.report.html.swatch import swatch
+from harness.rigs import RIGS
 
 # Machado, Oliveira and Fernandes 2009, full severity, on linear RGB.
 SEEN_BY = {
@@ -74,7 +77,32 @@ def test_unknown_arms_get_looks_of_their_own():
 
 def test_more_arms_than_looks_are_refused():
     with pytest.raises(ValueError, match="told apart"):
-        looks([f"arm-{i}x" for i in range(9)])
+        looks([f"arm-{i}x" for i in range(len(SPARE) + 1)])
+
+
+def test_every_arm_and_method_that_is_shipped_has_a_look_that_no_other_has():
+    files = sorted((RIGS / "arm").glob("*.yaml"))
+    shipped = {file.stem for file in files} | {str(yaml.safe_load(file.read_text("utf-8"))["method"]) for file in files}
+    assert shipped > {"plain", "plain_best", "draft_model", "machinery"}
+    assert shipped <= LOOKS.keys()
+    found = looks([*sorted(shipped), "plain2"])
+    assert {name: found[name] for name in shipped} == {name: LOOKS[name] for name in shipped}
+    assert len(set(found.values())) == len(shipped) + 1
+
+
+def test_plain_at_its_best_is_neither_plain_nor_the_a_a_arm_and_lends_its_look_to_nobody():
+    found = looks(["plain", "plain_best", "plain2", "mine"])
+    greys = [found[name] for name in ("plain", "plain_best", "plain2")]
+    for paper in ("light", "dark"):
+        assert min(contrast(*pair) for pair in combinations([getattr(g, paper) for g in greys], 2)) > 1.3
+    assert found["mine"] not in greys
+    assert "plain_best" not in SPARE
+
+
+def test_every_look_has_a_small_picture_for_the_legend():
+    pictures = {name: swatch(look) for name, look in LOOKS.items()}
+    assert len({picture.replace(f"--arm-{name}", "") for name, picture in pictures.items()}) == len(LOOKS)
+    assert all(f"--arm-{name})" in picture for name, picture in pictures.items())
 
 
 def test_both_papers_define_the_same_variables():

@@ -30,6 +30,7 @@ from harness.arm_methods import check_methods
 from harness.baselines import check_baselines
 from harness.config import Run
 from harness.config_errors import ConfigError, flat_keys, from_hydra, from_pydantic, from_yaml, near
+from harness.config_lists import no_such_entry
 from harness.fetch import fetch_command
 from harness.published import published_of
 from harness.rigs import ROOT, RigFile, find_rig, list_rigs
@@ -172,8 +173,13 @@ def _compose(rig: RigFile, overrides: Sequence[str]) -> DictConfig:
         raise ConfigError(f"defaults of {rig.name}: a rig names itself there, or a rig that does; break the circle") from None
     except yaml.YAMLError as error:
         raise from_yaml(error) from None
-    except (HydraException, OmegaConfBaseException, ValueError) as error:
-        keys = _known_keys(rig) if overrides else []
+    except (HydraException, OmegaConfBaseException, ValueError, TypeError) as error:
+        known = _known(rig, overrides) if overrides else {}
+        if wrong := no_such_entry(known, (one.key_or_group for one in _parse(overrides))):
+            raise wrong from None
+        if isinstance(error, TypeError):
+            raise
+        keys = [*flat_keys(known), *(f"arm@arms.{arm}" for arm in known.get("arms", {}))] if known else []
         raise from_hydra(error, rig.name, keys, rig.groups(), [name for name, _ in list_rigs()]) from None
 
 
@@ -182,13 +188,11 @@ def _is_no_name(one: Override) -> bool:
     return not one.is_delete() and (one.value() in (None, "") or isinstance(one.value(), int | float))
 
 
-def _known_keys(rig: RigFile) -> list[str]:
-    """Keys that an override may name: those of the rig composed without any."""
-    config = OmegaConf.to_container(_compose(rig, []), resolve=False)
-    if not isinstance(config, dict):
-        return []
-    data = {str(key): value for key, value in config.items()}
-    return [*flat_keys(data), *(f"arm@arms.{arm}" for arm in data.get("arms", {}))]
+def _known(rig: RigFile, overrides: Sequence[str]) -> dict[str, Any]:
+    """What an override may name: the rig composed with the groups that were chosen, without any value that was set."""
+    groups = [one for one, parsed in zip(overrides, _parse(overrides), strict=True) if parsed.key_or_group in rig.groups()]
+    config = OmegaConf.to_container(_compose(rig, groups if len(groups) < len(overrides) else []), resolve=False)
+    return {str(key): value for key, value in config.items()} if isinstance(config, dict) else {}
 
 
 def load_dotted(path: str) -> Any:

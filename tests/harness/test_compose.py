@@ -239,3 +239,22 @@ def test_parts_that_are_not_here_are_found_before_launch() -> None:
 def test_a_checkpoint_with_a_revision_is_not_looked_for_on_disk() -> None:
     overrides = [*TWO_ARMS, "arms.ngram.checkpoint={location: org/model, revision: abc}"]
     assert not [line for line in missing_parts(compose_run(RIG, overrides).run) if "checkpoint" in line]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "line"),
+    [
+        (["workload.sets.9.set=x"], "workload.sets.9.set: workload.sets has 6 entries: 0 humaneval, 1 gsm8k, 2 chat, "),
+        (["+workload.sets.6.set=x"], "workload.sets.6.set: workload.sets has 6 entries: 0 humaneval, "),
+        (["workload.sets.a.set=x"], "workload.sets.a.set: workload.sets has 6 entries: 0 humaneval, "),
+        (["workload=code", "draft_budget=3", "workload.sets.1.set=x"], "workload.sets.1.set: workload.sets has 1 entry: 0 "),
+        (["concurrency.4=3"], "concurrency.4: concurrency has 1 entry: 0 1; name one by its number, or give the whole list"),
+        (["engine.graph_batch_sizes.0=3"], "engine.graph_batch_sizes.0: engine.graph_batch_sizes is an empty list; "),
+    ],
+)
+def test_an_entry_that_a_list_does_not_have_names_those_that_it_has(overrides: list[str], line: str) -> None:
+    assert _mistake(RIG, overrides).startswith(line)
+
+
+def test_an_entry_that_a_list_has_is_overridden() -> None:
+    assert compose_run(RIG, ["workload.sets.5.set=chat2"]).run.workload.sets[5].set == "chat2"

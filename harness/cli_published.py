@@ -79,9 +79,9 @@ def _claims(args: argparse.Namespace) -> int:
 
 
 def _replay(args: argparse.Namespace) -> int:
-    from harness.replay import is_run
+    from harness.replay_names import run_or_rig
 
-    folder = is_run(args.what, args.results)
+    folder = run_or_rig(args.what, args.results)
     return _replay_run(args, folder) if folder else _replay_rig(args)
 
 

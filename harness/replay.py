@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import yaml
@@ -224,8 +223,3 @@ def _leaves(data: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, An
             yield from _leaves(value, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", json.dumps(value) if isinstance(value, list) else value
-
-
-def is_run(what: str, results: Path) -> Path | None:
-    """The folder of a run that `what` names, by path or by its name in the results folder; null when it names a rig."""
-    return next((folder for folder in (Path(what), results / what) if (folder / "run.json").is_file()), None)

@@ -108,7 +108,7 @@ class DFlashObjective:
         self.candidates = CandidateHead(teacher, self.options.frequent, self.options.sampled)
         self.scale_M = channel_scales(examples)
         with torch.no_grad():
-            self.initialise()
+            self.initialise(examples)
             # The head expects channels of very different sizes.
             self.network.norm.weight.copy_(torch.cat([e.final_NH[1:] for e in examples]).pow(2).mean(0).sqrt())
         if (folder := config.get("initial")) is not None:
@@ -117,11 +117,13 @@ class DFlashObjective:
     def build(self, published: Mapping[str, Any], target: Target) -> DFlashNetwork:
         return DFlashNetwork(DFlashConfig.read(published, target.num_layers))
 
-    def initialise(self) -> None:
+    def initialise(self, examples: Sequence[Example]) -> None:
         """The start of every learner, and attention that looks near the anchor where `local` asks for it."""
         initialise(self.network)
         if self.options.local:
-            start_local(self.network, self.teacher.embedding_VH, self.teacher.frequent_V)
+            taps_NM = torch.cat([example.taps_NM[1:] for example in examples]) / self.scale_M
+            context_NH = self.network.hidden_norm(self.network.fc(taps_NM))
+            start_local(self.network, self.teacher.embedding_VH, self.teacher.frequent_V, context_NH)
 
     def start_from(self, folder: str) -> None:
         """Take what the folder holds. ValueError for a tensor of another shape, or one that this network does not have."""

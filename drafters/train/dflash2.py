@@ -56,9 +56,9 @@ class DFlash2Objective(DFlashObjective):
         # The codebooks of training have a row per channel, not per token.
         return DFlash2Network(DFlashConfig.read(published, target.num_layers), target.hidden_size, conv, selector)
 
-    def initialise(self) -> None:
+    def initialise(self, examples: Sequence[Example]) -> None:
         """Convolutions are identity and the successor codebook is nought: DFlash."""
-        super().initialise()
+        super().initialise(examples)
         for module in self.network.modules():
             if isinstance(module, DynamicConv):
                 nn.init.zeros_(module.base_kernel)

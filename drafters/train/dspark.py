@@ -54,8 +54,8 @@ class DSparkObjective(DFlashObjective):
         rows = target.hidden_size
         return DSparkNetwork(config, rows, rows, family_size(published, "markov_rank"), confidence=True)
 
-    def initialise(self) -> None:
-        super().initialise()
+    def initialise(self, examples: Sequence[Example]) -> None:
+        super().initialise(examples)
         nn.init.normal_(self.network.markov_head.markov_w1.weight, std=CODE_STD)
         nn.init.zeros_(self.network.markov_head.markov_w2.weight)
 

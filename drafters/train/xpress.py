@@ -13,7 +13,7 @@ Shape legend: A anchors, B block rows, L labelled rows, N rank, H hidden.
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -23,6 +23,7 @@ from drafters.contract import Target
 from drafters.dflash_config import DFlashConfig, family_size
 from drafters.train.block_batch import Blocks
 from drafters.train.dflash import CODE_STD, DFlashObjective, Stage
+from drafters.train.objective import Example
 from drafters.xpress import PUBLISHED, XPressNetwork
 
 _OWNER = "refiner."
@@ -40,8 +41,8 @@ class XPressObjective(DFlashObjective):
         # The tables of training have a row per channel, not per token.
         return XPressNetwork(DFlashConfig.read(published, target.num_layers), target.hidden_size, rank, inner)
 
-    def initialise(self) -> None:
-        super().initialise()
+    def initialise(self, examples: Sequence[Example]) -> None:
+        super().initialise(examples)
         refiner = self.network.refiner
         for linear in (refiner.in_proj, refiner.gate, refiner.up, refiner.down):
             nn.init.normal_(linear.weight, std=linear.in_features**-0.5)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.metadata import distribution
@@ -18,7 +19,7 @@ import psutil
 from huggingface_hub import snapshot_download
 
 from harness.config import Arm, Run
-from harness.engines.base import Counters, Memory, Request, Scalar
+from harness.engines.base import Counters, EngineError, Memory, Request, Scalar
 from harness.engines.llama_cpp_found import found_memory, load_seconds, log_method, word_after
 from harness.engines.llama_cpp_plan import (
     KV_TYPES,
@@ -28,6 +29,7 @@ from harness.engines.llama_cpp_plan import (
     estimate,
     gguf_path,
     missing,
+    pin_problem,
     program,
 )
 from harness.engines.llama_cpp_stream import LlamaReader
@@ -47,13 +49,13 @@ class LlamaCpp:
     info = ("/props", "/slots")
     metrics = "/metrics"
     generate = "/completion"
-    flush = None  # every request says itself whether it may use cached prompts
+    flush = None  # slot by slot, by the engine below; with the cache off every request says that it may use none
 
     def model(self, run: Run, build: bool) -> str:
         """The target's file. The pin is of the package's own: a file that the rig names instead is identified by its hash."""
-        path, packaged = gguf_path(run), run.target.source == "package" and run.engine.flags.get("gguf") is None
-        if build and packaged and _sha256(path) != run.target.sha256:
-            raise ValueError(f"target.sha256: {path} has another hash than the rig pins; reinstall {run.target.location}")
+        path = gguf_path(run)
+        if build and (problem := pin_problem(run, path)):
+            raise ValueError(problem)
         return str(path)
 
     def command(self, run: Run, model: str) -> list[str]:
@@ -63,6 +65,7 @@ class LlamaCpp:
         argv += ["--parallel", str(engine.max_running_requests), "--threads", threads, "--threads-batch", threads]
         argv += ["--ubatch-size", str(engine.prefill_chunk), "--cache-type-k", kv_type, "--cache-type-v", kv_type]
         argv += ["--device", "none"] if run.machine.kind == "cpu" else ["--n-gpu-layers", "999"]
+        argv += ["--slot-save-path", tempfile.gettempdir()] if engine.prefix_cache else []
         flags = {name: value for name, value in engine.flags.items() if name != "gguf"}
         return [*argv, *flag_list(flags), "--metrics", "--slots"]
 
@@ -195,6 +198,13 @@ class LlamaCppEngine(ServerEngine):
             return super().tokenizer_folder(run)
         return Path(snapshot_download(run.target.location, revision=run.target.revision, allow_patterns=TOKENIZER_FILES))
 
+    async def _flush(self) -> None:
+        """Each slot holds its last prompt for whoever begins like it. Only a server that could save slots erases them."""
+        for slot in range(self._run.engine.max_running_requests):
+            status, text = await self._get(f"/slots/{slot}?action=erase", "POST", 60.0)
+            if status != 200:
+                raise EngineError(f"llama_cpp: slot {slot} was not erased: {status} {text[:200]!r}")
+
 
 # Every sampler of the server that is not asked for, switched off by name: its defaults are no neutral ones.
 _NEUTRAL: Mapping[str, Any] = {
@@ -221,12 +231,6 @@ def _number(argv: Sequence[str], flag: str) -> int | None:
 
 def _is_ours(argv: Sequence[str]) -> bool:
     return str(SERVER) in argv and argv[0] == sys.executable
-
-
-@cache
-def _sha256(path: Path) -> str:
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 @cache

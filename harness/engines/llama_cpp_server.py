@@ -36,6 +36,7 @@ _VALUES: tuple[tuple[str, tuple[str, ...], Callable[[str], Any]], ...] = (
     ("ctx-checkpoints", ("n_ctx_checkpoints",), int),
     ("n-gpu-layers", ("n_gpu_layers",), int),
     ("verbosity", ("verbosity",), int),
+    ("slot-save-path", ("slot_save_path",), str),
     ("flash-attn", ("flash_attn_type",), lambda word: getattr(xllamacpp.llama_flash_attn_type, _FLASH + _FLASHES[word])),
     ("fit", ("fit_params",), {"on": True, "off": False}.__getitem__),
     ("spec-draft-model", ("speculative.draft.mparams.path",), str),

@@ -317,3 +317,34 @@ async def _serve(run: Run, arm: str, prompts: list[tuple[int, ...]], log: Path) 
         await engine.stop()
     assert not any(map(is_alive, launched.pids))
     return rows
+
+
+def test_the_real_server_forgets_every_prompt_when_it_is_flushed(tmp_path: Path) -> None:
+    pytest.importorskip("xllamacpp")
+    small = ["machine.threads=1", "target.context=256", "engine.max_running_requests=2", "engine.kv_tokens=512"]
+    run = compose_run("cpu_smollm2_llamacpp", [*small, "engine.prefix_cache=true"]).run
+    prompts = [(582, 827, 1296, 1876, 30, 198) * 6, (1, *(3478, 42, 827) * 9)]
+
+    async def cached(engine: LlamaCppEngine, turn: int) -> list[int | None]:
+        asked = [request(4, ids, True, f"{turn}-{i}") for i, ids in enumerate(prompts)]
+        window = await run_window(engine, asked, timeout_s=120, concurrency=1)
+        told = [result.chunks[-1].told for result in window.results]
+        return [one.cached_tokens if one else None for one in told]
+
+    async def go() -> list[list[int | None]]:
+        engine = LlamaCppEngine(run, run.arms["plain"], tmp_path / "log")
+        await engine.launch()
+        try:
+            found = [await cached(engine, 0), await cached(engine, 1)]
+            await engine.flush()
+            return [*found, await cached(engine, 2)]
+        finally:
+            await engine.stop()
+
+    assert asyncio.run(go()) == [[0, 0], [35, 27], [0, 0]]
+
+
+def test_slots_are_erased_only_where_the_rig_has_a_prefix_cache() -> None:
+    warm = compose_run("cpu_smollm2_llamacpp", ["machine.threads=1", "engine.prefix_cache=true"]).run
+    assert "--slot-save-path" in DIALECT.command(warm, "model.gguf")
+    assert "--slot-save-path" not in DIALECT.command(RUN, "model.gguf")

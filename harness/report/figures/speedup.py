@@ -9,14 +9,25 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from harness.report.figures.axis import levels_axis, names_axis, offsets, one_line, ratio_axis
-from harness.report.figures.chart import ALONE_INCHES, PANEL_INCHES, Chart, Panel, Source, extent, lines_of, mark, sentence
+from harness.report.figures.chart import (
+    ALONE_INCHES,
+    PANEL_INCHES,
+    Chart,
+    Panel,
+    Source,
+    extent,
+    lines_of,
+    mark,
+    sentence,
+    span,
+)
 from harness.report.figures.style import MUTED
 from harness.report.summary import ALL
 
 READING = (
     "Output tokens per second over plain, paired by prompt and boot at concurrency 1, by boot above. Bars are 95 % intervals;"
     " a hollow point has none: one block is descriptive. The dashed line is 1.0, as fast as plain; the scale is logarithmic."
-    " n counts requests per arm."
+    " n counts requests per arm, against concurrency from the level with fewest to the one with most."
 )
 ROW_INCHES = 0.15
 
@@ -136,7 +147,8 @@ def _level_panel(source: Source, points: pd.DataFrame, name: str, levels: Sequen
         one_line(axes, across=True)
         axes.set_ylabel("speedup over plain (ratio)")
 
-    return Panel(name, draw)
+    counts = source.pick("error_rate")
+    return Panel(f"{name}, n={span(counts[counts.content_class == name].n)}", draw)
 
 
 def _words(points: pd.DataFrame) -> Iterator[str]:

@@ -27,7 +27,8 @@ BINS = 240
 READING = (
     "Minutes since the first launch. On top, the cells: one bar from the first request sent to the last answer, a row for each"
     " arm and a line where a block begins. Below, the background samples of every device, the cells marked along the top; each"
-    " line is the mean over a slice of the run, the band its lowest and highest sample."
+    " line is the mean over a slice of the run, the band its lowest and highest sample. Busy is the share"
+    " of the time in which a GPU worked, or the CPUs of the host."
 )
 
 

@@ -26,6 +26,11 @@ from harness.report.table import DRAFTING, SPEED, Line
 from harness.report.verdict import sentences
 
 WIDE_INCHES = 4.0
+ONE_PAGE = {
+    1: 4,
+    2: 6,
+    3: 6,
+}  # panels that a printed page holds at their usual size, by how many stand side by side on a screen
 FIRST = "speedup"  # figures whose key begins so stand before the table
 
 
@@ -83,13 +88,18 @@ def _chart(source: Source, chart: Chart) -> dict[str, Any]:
         "key": chart.key,
         "title": chart.title,
         "caption": chart.caption,
-        "columns": chart.columns,
+        "layout": _layout(chart),
         "legend": [{"name": arm, "swatch": Markup(swatch(look))} for arm, look in chart.arms.items()],
         "panels": [_panel(chart, i) for i in range(len(chart.panels))],
         "file": f"{source.run.run_id}-{chart.key}.csv",
         "href": f"data:text/csv;charset=utf-8,{quote(text)}",
         "lines": len(chart.data),
     }
+
+
+def _layout(chart: Chart) -> str:
+    """Classes of its grid: `pairs` are two abreast on a screen, `many` stand closer in print, so that a page holds them."""
+    return f"panels{' pairs' if chart.columns == 2 else ''}{' many' if len(chart.panels) > ONE_PAGE[chart.columns] else ''}"
 
 
 def _panel(chart: Chart, index: int) -> dict[str, Any]:

@@ -47,7 +47,10 @@ window.addEventListener('load', () => {
       small: Math.min(...texts.map(t => t[1].height)),
     };
   });
-  const found = {panels, overflow: doc.documentElement.scrollWidth - doc.documentElement.clientWidth,
+  const figures = [...doc.querySelectorAll('section:has(> figure)')].map(section => ({
+    figure: section.id, height: box(section.querySelector('figure')).bottom - box(section.querySelector('h2')).top,
+  }));
+  const found = {panels, figures, overflow: doc.documentElement.scrollWidth - doc.documentElement.clientWidth,
     ink: style.color, paper: style.backgroundColor};
   document.getElementById('probe').textContent = JSON.stringify(found);
 });
@@ -57,6 +60,12 @@ window.addEventListener('load', () => {
 def find() -> str | None:
     """A Chromium or Chrome of this machine."""
     return next((path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None)
+
+
+def as_printed(page: str) -> str:
+    """The page with its rules for print in force on a screen, where they can be measured."""
+    assert page.count("@media print {") == 1
+    return page.replace("@media print {", "@media all {")
 
 
 def lay_out(page: str, width: int, dark: bool, folder: Path) -> tuple[dict[str, Any], list[str]]:

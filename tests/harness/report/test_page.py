@@ -6,6 +6,7 @@ from urllib.parse import unquote
 
 import chromium
 import pytest
+import six_arms
 from synthetic import simulate, write_run
 
 from harness import cli
@@ -89,7 +90,12 @@ def test_the_command_line_writes_the_page_into_the_run(tmp_path, capsys):
     assert write_html(folder).exists()
 
 
-@pytest.mark.skipif(chromium.find() is None, reason="needs chromium (Debian: apt install chromium)")
+in_a_browser = pytest.mark.skipif(chromium.find() is None, reason="needs chromium (Debian: apt install chromium)")
+# A sheet of US Letter, the lower of the usual two, within margins of a centimetre, in CSS pixels (96 an inch).
+PAGE_WIDTH, PAGE_HEIGHT = 740, 980
+
+
+@in_a_browser
 @pytest.mark.parametrize(("width", "dark"), [(1280, False), (390, True)])
 def test_figures_have_marks_whole_labels_and_room_in_a_browser(page, width, dark, tmp_path):
     found, logged = chromium.lay_out(page, width, dark, tmp_path)
@@ -105,3 +111,21 @@ def test_figures_have_marks_whole_labels_and_room_in_a_browser(page, width, dark
         assert panel["small"] >= 9, panel
     light = sum(map(int, re.findall(r"\d+", found["paper"])[:3])) > sum(map(int, re.findall(r"\d+", found["ink"])[:3]))
     assert light != dark
+
+
+@pytest.fixture
+def seven_panels(monkeypatch, tmp_path):
+    """The page of a run of six content classes, so that its figures of classes have seven panels."""
+    monkeypatch.setattr(six_arms, "CLASSES", {name: (name, 1.0) for name in ("code", "math", "chat", "prose", "json", "copy")})
+    return render(six_arms.write(tmp_path / "run", six_arms.simulate(1, ("plain", "ngram"))))
+
+
+@in_a_browser
+def test_every_figure_is_on_one_printed_page_with_its_heading_and_its_caption(page, seven_panels, tmp_path):
+    for most, text in ((6, page), (7, seven_panels)):
+        found, logged = chromium.lay_out(chromium.as_printed(text), PAGE_WIDTH, False, tmp_path)
+        panels = [panel["figure"] for panel in found["panels"]]
+        assert max(map(panels.count, panels)) >= most
+        assert logged == []
+        assert len(found["figures"]) == text.count("<figure>")
+        assert {f["figure"]: f["height"] for f in found["figures"] if f["height"] > PAGE_HEIGHT} == {}

@@ -51,7 +51,9 @@ def launch_of(text: str) -> Launch:
     found = commands(text)
     launches = [launch for command in found if (launch := _launch(command))]
     if not launches:
-        raise ValueError("no launch found; give `vllm serve ...`, `python -m sglang.launch_server ...` or `llama-server ...`")
+        programs = ", ".join(dict.fromkeys(f"'{command.words[0]}'" for command in found if command.words))
+        told = f"no launch found: {programs} starts none of the engines" if programs else "no launch found"
+        raise ValueError(f"{told}; give `vllm serve ...`, `python -m sglang.launch_server ...` or `llama-server ...`")
     if len(launches) > 1:
         raise ValueError(f"{len(launches)} launches in one text; give one on each side of the audit")
     launch = launches[0]

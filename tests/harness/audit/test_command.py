@@ -159,6 +159,8 @@ def test_llama_reads_flags_from_variables_and_the_command_line_wins():
     ("text", "token"),
     [
         ("echo hello", "no launch found"),
+        ("cd /x && trtllm-serve M --port 1", "'trtllm-serve'"),
+        ("# only said", "no launch found; give"),
         (f"{VLLM}\n{SGLANG}", "2 launches"),
         (f"{VLLM} --max-num-seqs", "--max-num-seqs"),
         (f"{VLLM} --max-num-seqs many", "many"),

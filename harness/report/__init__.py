@@ -19,14 +19,17 @@ from harness.report.table import Line, tables
 __all__ = ["print_report", "summary"]
 
 LEGEND = (
-    "n requests per arm · out: steady-window output tokens/s · speedup: output tokens/s over plain, paired by prompt and boot"
-    " (concurrency 1) or by boot; 95 % interval, descriptive with one block; ~ no detected difference, by a test"
+    "n: requests per arm · out: output tokens/s of the steady window, in which as many requests ran as were asked for ·"
+    " speedup: output tokens/s over plain, paired by prompt and boot (concurrency 1) or by boot, a boot being one launch of an"
+    " arm in one block; 95 % interval, descriptive with one block; ~ no detected difference, by a test"
     " adjusted for the number of arms (Holm), so that the interval of one arm alone may exclude 1; † implied by the drafter,"
     " ? not all could be read: see control, !! its answers are in question: see answers · prefill: prompt tokens/s"
-    " to the first token at the median depth, concurrency 1 · TPOT: median ms per output token after the first chunk · accept"
-    " length: tokens per speculating step, own token included, ± 95 % over prompts · accept rate: share of drafted tokens, at"
-    " draft budget K, then the share of steps with a draft if under 95 % · tokens/step: over all decode steps · GiB: 2^30"
-    " bytes · -: not measured or not reported"
+    " to the first token at the median depth (tokens of the prompt), concurrency 1 · TTFT: ms from sending to the first token,"
+    " median and 95th percentile · TPOT: median ms per output token after the first chunk · accept"
+    " length: tokens per step that had a draft, the target's own token included, ± 95 % over prompts · accept rate: accepted"
+    " share of drafted tokens, at draft budget K (most tokens drafted a step), then the share of steps with a draft if under"
+    " 95 % · tokens/step: over all decode steps · GiB: most memory of a serving and the drafter's part of it, 2^30"
+    " bytes · errors: share of requests that failed · -: not measured or not reported"
 )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 from rich.table import Table
@@ -45,15 +46,24 @@ def _target(target: dict[str, Any]) -> str:
 
 def _engine(run: FinishedRun) -> str:
     engine = run.config["engine"]
-    name = str(engine["adapter"]).split(".")[-2]
-    build = as_map(run.servings[0]["versions"]) if run.servings else {}
-    version = build.get(name) or build.get("torch")
-    label = f"{name} {build[name]}" if name in build else name + (f" (torch {version})" if version else "")
+    label = _build(str(engine["adapter"]).split(".")[-2], as_map(run.servings[0]["versions"]) if run.servings else {})
     cache = "on" if engine["prefix_cache"] else "off"
     return (
         f"{label} · graphs {engine['graphs']} · KV {_kv_tokens(run)} tokens {engine['kv_dtype']}"
         f" · cap {engine['max_running_requests']} · prefix cache {cache}"
     )
+
+
+# What an engine is built of, where that does not bear its name. Versions hold the harness's own packages too, such as torch.
+BUILT_OF = {"llama_cpp": ("llama.cpp", "xllamacpp"), "reference": ("torch",)}
+
+
+def _build(engine: str, versions: Mapping[str, Any]) -> str:
+    """`vllm 0.33.0`, or what the engine is built of: `reference (torch 2.13.0)`."""
+    if engine in versions:
+        return f"{engine} {versions[engine]}"
+    parts = ", ".join(f"{name} {versions[name]}" for name in BUILT_OF.get(engine, ()) if name in versions)
+    return f"{engine} ({parts})" if parts else engine
 
 
 def _kv_tokens(run: FinishedRun) -> str:

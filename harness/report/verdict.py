@@ -15,9 +15,9 @@ from harness.speedup import output_speedup
 from harness.stats import CLAIM_BLOCKS, Speedup, judge
 
 HOW_SURE = {
-    "claim": "{blocks} blocks and an A/A arm: a claim",
-    "screen": "{blocks} blocks: a screen, no claim; that takes five and an A/A arm",
-    "unknown": "{blocks} blocks and an A/A arm, but no claim while something is unknown",
+    "claim": "95 % intervals; {blocks} blocks and an A/A arm, plain once more: a claim",
+    "screen": "95 % intervals; {blocks} blocks: a screen, no claim; that takes five and an A/A arm, plain once more",
+    "unknown": "95 % intervals; {blocks} blocks and an A/A arm, plain once more, but no claim while something is unknown",
     "descriptive": "one block: descriptive, nothing is claimed",
 }
 
@@ -54,7 +54,9 @@ def _level(run: FinishedRun, speedups: list[Number], level: int) -> str:
         return f"{where}, no arm can be compared with {run.plain}{_left_out(arms)}."
     best, blocks = known[0], int(known[0].n or 0)
     said = _best(run, best, known, level) if best.low is not None else _described(run, best)
-    return f"{where}, {said}{_left_out(arms)} ({HOW_SURE[_grade(run, best)].format(blocks=blocks)})."
+    requests = len(run.measured(level, tuple(run.classes(level)))[best.arm])
+    sure = f"n={requests} requests an arm, {HOW_SURE[_grade(run, best)].format(blocks=blocks)}"
+    return f"{where}, {said}{_left_out(arms)} ({sure})."
 
 
 def _grade(run: FinishedRun, best: Number) -> str:

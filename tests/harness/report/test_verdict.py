@@ -23,7 +23,10 @@ def test_the_fastest_arm_is_named_with_plain_and_the_runner_up(six_arms_folder):
 
 def test_five_blocks_and_an_a_a_arm_are_a_claim(tmp_path):
     rows = six_arms.simulate(5, ("plain", "dflash2", "plain2"))
-    assert "(5 blocks and an A/A arm: a claim)" in said(six_arms.write(tmp_path / "run", rows))[0]
+    line = said(six_arms.write(tmp_path / "run", rows))[0]
+    requests = [row for row in rows["requests"] if row["arm"] == "dflash2" and row["concurrency"] == 1]
+    told = "95 % intervals; 5 blocks and an A/A arm, plain once more: a claim)"
+    assert line.endswith(f"(n={sum(row['phase'] == 'measured' for row in requests)} requests an arm, {told}.")
 
 
 def test_fewer_blocks_are_a_screen_and_one_block_is_descriptive(tmp_path):

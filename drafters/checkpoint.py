@@ -10,7 +10,7 @@ from pathlib import Path
 from huggingface_hub import snapshot_download
 from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, LocalEntryNotFoundError, OfflineModeIsEnabled
 
-from drafters.embedded import cache_folder, embedded_target, is_whole, packaged_file
+from drafters.embedded import embedded_target, pin_problem
 
 _WANTED = ["*.json", "*.safetensors", "*.jinja", "merges.txt", "vocab.txt", "tokenizer.model"]
 _COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -33,17 +33,18 @@ def resolve_target(source: str, location: str, file: str | None, revision: str |
 
 
 def missing_target(source: str, location: str, file: str | None, revision: str | None, sha256: str | None) -> str | None:
-    """What this machine lacks to resolve the target, as one line, or null. Reads the disk only: no download, no build."""
+    """What this machine lacks to resolve the target, or what is wrong with its pin, as one line, or null.
+
+    Reads the disk only: no download, no build. The `sha256` of a folder is its `checkpoint_hash`.
+    """
     try:
         if source == "package":
-            name, digest = _package_pin(file, sha256)
-            if not is_whole(cache_folder(digest), digest):
-                packaged_file(location, name)
-        elif source == "hub":
+            return pin_problem(location, *_package_pin(file, sha256))
+        if source == "hub":
             _check_revision(revision)
             _cached_snapshot(location, revision)
         else:
-            resolve_target(source, location, file, revision, sha256)
+            return _folder_problem(resolve_target(source, location, file, revision, sha256), file, sha256)
     except (FileNotFoundError, ValueError) as problem:
         return str(problem)
     return None
@@ -77,6 +78,15 @@ def _sampled(path: Path, size: int) -> bytes:
             stream.seek((size - _SAMPLE_BYTES) * i // (_SAMPLES - 1))
             parts.append(stream.read(_SAMPLE_BYTES))
     return b"".join(parts)
+
+
+def _folder_problem(folder: Path, file: str | None, sha256: str | None) -> str | None:
+    """A file that the rig names and the folder lacks, or another `checkpoint_hash` than `sha256`."""
+    if file and not (folder / file).is_file():
+        return f"target.file: '{file}' is not in {folder}; name a file of that folder, or set target.file=null"
+    if sha256 and (found := checkpoint_hash(folder)) != sha256:
+        return f"target.sha256: {folder} has {found} (checkpoint_hash), the rig pins {sha256}; fix the pin or the folder"
+    return None
 
 
 def _package_pin(file: str | None, sha256: str | None) -> tuple[str, str]:

@@ -8,6 +8,7 @@ second call reads the marker and file sizes only; the 98 MB are hashed once.
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import json
 import os
@@ -71,6 +72,34 @@ def packaged_file(location: str, file: str) -> Path:
     return path
 
 
+def pin_problem(location: str, file: str, sha256: str) -> str | None:
+    """What is wrong with a packaged target's pin, as one line, or null. Raises FileNotFoundError as `packaged_file` does.
+
+    A whole cache folder stands for the hash that was taken when it was built; its marker tells of which file. Otherwise the
+    file is hashed, once in a process.
+    """
+    folder = cache_folder(sha256)
+    if is_whole(folder, sha256):
+        source = str(json.loads((folder / MARKER).read_text(encoding="utf-8")).get("source"))
+        return (
+            None if source == Path(file).name else f"target.file: '{file}' is not what target.sha256 pins, {source} is; fix one"
+        )
+    path = packaged_file(location, file)
+    facts = path.stat()
+    found = _hashed(path, facts.st_size, facts.st_mtime_ns)
+    return None if found == sha256 else _other_hash(path, found, sha256)
+
+
+@functools.cache
+def _hashed(path: Path, size: int, mtime_ns: int) -> str:
+    """The hash of the file as it was with this size and time of change."""
+    return file_sha256(path)
+
+
+def _other_hash(path: Path, found: str, pinned: str) -> str:
+    return f"target.sha256: {path} has {found}, the rig pins {pinned}; reinstall the package or fix the pin"
+
+
 def file_sha256(path: Path) -> str:
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
@@ -80,7 +109,7 @@ def _build(source: Path, sha256: str, folder: Path) -> None:
     """Two processes may build at once: each in its own temporary folder, the first rename wins, the other is dropped."""
     found = file_sha256(source)
     if found != sha256:
-        raise ValueError(f"target.sha256: {source} has {found}, the rig pins {sha256}; reinstall the package or fix the pin")
+        raise ValueError(_other_hash(source, found, sha256))
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
     except OSError as problem:

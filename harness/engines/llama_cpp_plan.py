@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 import subprocess
 import sys
@@ -73,7 +74,25 @@ def _missing_model(run: Run) -> list[str]:
         remedy = "install the package that has it, or set engine.flags.gguf to the target's GGUF file"
     else:
         remedy = "set engine.flags.gguf to the target's GGUF file"
-    return [] if path.is_file() else [f"target: '{path}' does not exist; {remedy}"]
+    if not path.is_file():
+        return [f"target: '{path}' does not exist; {remedy}"]
+    return list(filter(None, [pin_problem(run, path)]))
+
+
+def pin_problem(run: Run, path: Path) -> str | None:
+    """Another hash of the package's own file than the rig pins, as one line, or null. The file is hashed once in a process."""
+    packaged = run.target.source == "package" and run.engine.flags.get("gguf") is None
+    if not packaged or (found := _sha256(path, path.stat().st_size, path.stat().st_mtime_ns)) == run.target.sha256:
+        return None
+    again = f"reinstall {run.target.location} or fix the pin"
+    return f"target.sha256: {path} has {found}, the rig pins {run.target.sha256}; {again}"
+
+
+@cache
+def _sha256(path: Path, size: int, mtime_ns: int) -> str:
+    """The hash of the file as it was with this size and time of change."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def _missing_method(run: Run, arm: Arm) -> list[str]:

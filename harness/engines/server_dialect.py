@@ -128,6 +128,13 @@ def target_folder(run: Run, build: bool) -> Path | None:
     return reference.target_folder(run, build)
 
 
+def target_gap(run: Run) -> str | None:
+    """What is wrong with a packaged target or a folder on this disk, or null. A hub target may be fetched later."""
+    from harness.engines import reference
+
+    return None if run.target.source == "hub" else reference.target_problem(run)
+
+
 def checkpoint_path(arm: Arm) -> str | None:
     """Where the arm's drafter is: an absolute path if it is a file or folder here, else its hub name; null without one."""
     if arm.checkpoint is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from harness.config import Arm, Run
 from harness.engines.drafter_files import drafter_gaps
 from harness.engines.method_support import environment_gaps, option_gaps
+from harness.engines.server_dialect import target_gap
 from harness.engines.sglang_command import OPTIONS, SINCE, TOLD_BY_CHECKPOINT
 
 CUDA_ONLY = ("dflash", "dflash2", "dspark")
@@ -13,6 +14,7 @@ CUDA_ONLY = ("dflash", "dflash2", "dspark")
 def missing(run: Run, arm: Arm) -> list[str]:
     """All gaps of one arm; the same line for every arm where the gap is the rig's."""
     gaps = [
+        target_gap(run),
         *environment_gaps("SGLang", run, arm, SINCE, ("sglang",)),
         _device(run, arm),
         *_options(arm),

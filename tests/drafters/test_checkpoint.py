@@ -109,3 +109,13 @@ def test_two_trainings_too_large_to_be_read_whole_still_differ(tmp_path: Path) -
     rows = 80_000  # 20 MB, above the size up to which a file is hashed whole
     one, other = (checkpoint_hash(write_model(tmp_path / str(seed), seed, rows)) for seed in (0, 1))
     assert one != other
+
+
+def test_a_folder_with_another_hash_or_without_the_named_file_is_told_before_a_launch(tmp_path: Path) -> None:
+    folder = write_model(tmp_path / "model")
+    assert missing_target("folder", str(folder), None, None, checkpoint_hash(folder)) is None
+    assert missing_target("folder", str(folder), "config.json", None, None) is None
+    wrong = str(missing_target("folder", str(folder), None, None, "0" * 64))
+    assert wrong.startswith(f"target.sha256: {folder} has {checkpoint_hash(folder)} (checkpoint_hash), the rig pins 000")
+    absent = str(missing_target("folder", str(folder), "model.gguf", None, None))
+    assert absent == f"target.file: 'model.gguf' is not in {folder}; name a file of that folder, or set target.file=null"

@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from drafters import embedded
-from drafters.embedded import cache_folder, embedded_target, file_sha256, is_whole, packaged_file
+from drafters.embedded import cache_folder, embedded_target, file_sha256, is_whole, packaged_file, pin_problem
 from drafters.gguf_llama import rotary_rows_to_halves, transformers_name, write_folder
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -239,3 +239,29 @@ def test_four_processes_that_build_at_once_all_get_one_whole_folder(tiny: TinyPa
 def test_another_pin_is_another_folder(tiny: TinyPackage) -> None:
     other = replace(tiny, sha256="f" * 64)
     assert cache_folder(other.sha256) != cache_folder(tiny.sha256)
+
+
+def test_a_wrong_pin_or_file_is_told_before_anything_is_built_and_hashed_once(
+    tiny: TinyPackage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hashed: list[Path] = []
+    monkeypatch.setattr(embedded, "file_sha256", lambda path: hashed.append(path) or file_sha256(path))
+    assert pin_problem(tiny.location, tiny.file, tiny.sha256) is None
+    told = [pin_problem(tiny.location, tiny.file, "0" * 64) for _ in range(2)]
+    assert (
+        told[0]
+        == told[1]
+        == (f"target.sha256: {tiny.path} has {tiny.sha256}, the rig pins {'0' * 64}; reinstall the package or fix the pin")
+    )
+    assert len(hashed) == 1
+    assert not cache_folder(tiny.sha256).exists()
+    with pytest.raises(FileNotFoundError, match=r"'other\.gguf' is not in tiny-model 1\.0"):
+        pin_problem(tiny.location, "other.gguf", tiny.sha256)
+
+
+def test_a_whole_cache_stands_for_the_hash_but_not_for_another_file(tiny: TinyPackage, monkeypatch: pytest.MonkeyPatch) -> None:
+    embedded_target(tiny.location, tiny.file, tiny.sha256)
+    monkeypatch.setattr(embedded, "file_sha256", lambda path: pytest.fail("hashed again"))
+    assert pin_problem(tiny.location, tiny.file, tiny.sha256) is None
+    told = str(pin_problem(tiny.location, "tiny_model/other.gguf", tiny.sha256))
+    assert told == "target.file: 'tiny_model/other.gguf' is not what target.sha256 pins, tiny.gguf is; fix one"

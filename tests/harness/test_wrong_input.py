@@ -238,3 +238,10 @@ def test_a_figure_wants_a_file_and_a_run_is_looked_for_where_it_is_said(
 def test_a_machine_that_no_engine_serves_is_missing(tmp_path: Path) -> None:
     found = plan.plan_run(compose_run("smoke", ["machine.kind=tpu"]), tmp_path)
     assert any(line.startswith("machine.kind: tpu is for published rigs to audit") for line in found.missing)
+
+
+@pytest.mark.parametrize("rig", ["smoke", "cpu_smollm2_vllm", "cpu_smollm2_llamacpp"])
+def test_a_target_that_its_pin_does_not_fit_is_missing_when_a_run_is_planned(rig: str, tmp_path: Path) -> None:
+    missing = plan.plan_run(compose_run(rig, [f"target.sha256={'0' * 64}"]), tmp_path).missing
+    assert [line.split(": ")[0] for line in missing].count("target.sha256") == 1
+    assert any(f"the rig pins {'0' * 64}" in line for line in missing)

@@ -72,6 +72,8 @@ class OpenAI:
             gaps.append(f"engine.flags.command: '{shlex.split(command)[0]}' is no program on this machine; give its path")
         if command and arm.draft_budget and not arm.options.get("command"):
             gaps.append("arms.*.options.command: empty, so this arm would be plain; give the words that turn its drafter on")
+        if run.engine.prefix_cache and self.flush is None:
+            gaps.append("engine.flags.flush: null, so the prefix cache stays warm between cells; give the path that empties it")
         others = [name for name in arm.engine_flags or {} if name != "command"]
         gaps += [f"engine_flags.{name}: no words of this server; give command, its whole base command" for name in others]
         gaps += [f"options.url: arm '{other}' is attached to the same server" for other in _sharing(run, arm, url)]

@@ -263,3 +263,13 @@ def test_simulated_acceptance_that_the_shell_exports_is_refused_too(monkeypatch:
     assert "engine: 'SGLANG_SIMULATE_ACC_LEN' simulates acceptance" in " ".join(OpenAIEngine.plan(run, arm).missing)
     attached = run.model_copy(update={"engine": run.engine.model_copy(update={"url": "http://x", "flags": RUN.engine.flags})})
     assert not any("simulates acceptance" in gap for gap in OpenAIEngine.plan(attached, arm).missing)
+
+
+def test_a_prefix_cache_that_cannot_be_emptied_is_refused() -> None:
+    def gaps(**flags: str) -> list[str]:
+        changed = {"flags": {**RUN.engine.flags, **flags}, "prefix_cache": True, "url": "http://a:1"}
+        run = RUN.model_copy(update={"engine": RUN.engine.model_copy(update=changed)})
+        return [gap for gap in OpenAIEngine.plan(run, run.arms["plain"]).missing if "flush" in gap]
+
+    assert gaps() == ["engine.flags.flush: null, so the prefix cache stays warm between cells; give the path that empties it"]
+    assert gaps(flush="/reset_prefix_cache") == []

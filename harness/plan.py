@@ -33,13 +33,13 @@ MEMORY_KINDS = {
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One run, unlaunched. `arms` is empty when the engine's adapter is missing; `seconds` is null when unknown, and rough
-    where the earlier run was not of the same rig or lacks a level."""
+    """One run, unlaunched. `arms` is empty when the engine's adapter is missing; `seconds`, the least and the most that it will
+    take, are null when unknown, and rough where the earlier run was of another rig or measured otherwise."""
 
     composed: ComposedRun
     arms: dict[str, ArmPlan]
     missing: tuple[str, ...]
-    seconds: float | None
+    seconds: tuple[float, float] | None
     pace_from: str | None
     is_rough: bool = False
 
@@ -55,7 +55,7 @@ def plan_run(composed: ComposedRun, results: Path) -> Plan:
     found, items = estimate(_parts(composed), results), tuple(dict.fromkeys(lacking))
     if found is None:
         return Plan(composed, arms, items, None, None)
-    return Plan(composed, arms, items, found.seconds, found.run_id, found.is_rough)
+    return Plan(composed, arms, items, (found.low, found.high), found.run_id, found.is_rough)
 
 
 def _parts(composed: ComposedRun) -> list[Run]:
@@ -220,8 +220,14 @@ def time_line(plan: Plan) -> str:
     """What the run will take, with the earlier run that says so."""
     if plan.seconds is None:
         return "unknown; no earlier run of this machine, engine and target in the results folder"
-    minutes = plan.seconds / 60
-    told = f"{plan.seconds:.0f} s" if minutes < 2 else f"{minutes:.0f} min" if minutes < 120 else f"{minutes / 60:.1f} h"
+    least, most = (_readable_time(seconds) for seconds in plan.seconds)
     if plan.is_rough:
-        return f"roughly {told}, from {plan.pace_from}, which has other engine settings or fewer concurrency levels"
-    return f"about {told}, estimated from {plan.pace_from}"
+        told = least if least == most else f"{least} to {most}"
+        why = "which has other engine settings, methods, levels, answers or warm-up"
+        return f"roughly {told}, from {plan.pace_from}, {why}"
+    return f"about {_readable_time(sum(plan.seconds) / 2)}, estimated from {plan.pace_from}"
+
+
+def _readable_time(seconds: float) -> str:
+    minutes = seconds / 60
+    return f"{seconds:.0f} s" if minutes < 2 else f"{minutes:.0f} min" if minutes < 120 else f"{minutes / 60:.1f} h"

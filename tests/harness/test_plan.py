@@ -4,7 +4,6 @@ import io
 from dataclasses import dataclass
 from pathlib import Path
 
-import pandas as pd
 import pytest
 from rich.console import Console
 
@@ -12,10 +11,9 @@ from harness import estimate, plan
 from harness.compose import ComposedRun, ConfigError, compose_run
 from harness.config import Arm, Run
 from harness.engines.base import ArmPlan, Memory
-from harness.estimate import Pace, estimate_seconds, pace_of
 from harness.plan import memory_line, plan_run, print_plan, readable, require_nothing_missing, time_line
-from harness.store import Tables
 from tests.harness.rigs_cases import TWO_ARMS
+from tests.harness.test_estimate import stored_tables
 
 NOWHERE = Path("no-such-results")
 
@@ -103,40 +101,8 @@ def test_the_time_is_unknown_without_an_earlier_run(monkeypatch: pytest.MonkeyPa
     assert "time: unknown" in _text(_plan(monkeypatch, []))
 
 
-def test_the_time_is_the_pace_of_an_earlier_run_times_what_is_asked() -> None:
-    overrides = ["protocol.blocks=2", "protocol.prompts_per_set=3", "workload=smoke", "protocol.max_tokens_cap=10"]
-    run = compose_run("cpu_smollm2", [*TWO_ARMS, *overrides]).run
-    # 4 servings of 5 s, and 2 blocks x 2 arms x 3 sets x 3 prompts x 10 tokens at 0.1 s
-    assert estimate_seconds(run, Pace("earlier", {1: 0.1}, 5.0)) == pytest.approx(4 * 5 + 360 * 0.1)
-    assert estimate_seconds(run, Pace("earlier", {8: 0.1}, 5.0)) is None
-
-
-def _tables() -> Tables:
-    second = 10**9
-    rows = [  # (cell, serving, concurrency, phase, sent, ended, error)
-        ("w", "s", 1, "warmup", 2, 4, None),
-        ("a", "s", 1, "measured", 6, 8, None),
-        ("a", "s", 1, "measured", 8, 10, None),
-        ("b", "s", 8, "measured", 10, 11, None),
-        ("b", "s", 8, "measured", 10, 12, None),
-        ("b", "s", 8, "measured", 10, 500, "died"),
-    ]
-    names = ["cell_id", "serving_id", "concurrency", "phase", "sent_ns", "ended_ns", "error"]
-    requests = pd.DataFrame(rows, columns=names).assign(max_tokens=10)
-    requests[["sent_ns", "ended_ns"]] *= second
-    servings = pd.DataFrame(
-        {"serving_id": ["s", "never-measured"], "launched_ns": [second, 0], "ended_ns": [15 * second, None]}
-    )
-    return Tables(servings, requests, pd.DataFrame(), pd.DataFrame())
-
-
-def test_the_pace_is_wall_time_of_cells_per_token_asked_and_boots_apart() -> None:
-    pace = pace_of("earlier", _tables())
-    assert pace == Pace("earlier", {1: 4 / 20, 8: 2 / 20}, 5.0 + 3.0)
-
-
 def test_the_pace_of_another_engine_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(estimate, "read_tables", lambda folder: _tables())
+    monkeypatch.setattr(estimate, "read_tables", lambda folder: stored_tables())
     mine, other = compose_run("cpu_smollm2"), compose_run("cpu_smollm2", ["engine.prefill_chunk=64"])
     folder = tmp_path / "earlier"
     folder.mkdir()
@@ -147,29 +113,34 @@ def test_the_pace_of_another_engine_is_not_used(tmp_path: Path, monkeypatch: pyt
     assert estimate.last_pace(other.run, tmp_path) is None
 
 
-def test_a_rough_time_comes_from_other_engine_settings_or_lower_levels_and_says_so(
+def test_a_rough_time_comes_from_other_engine_settings_or_levels_and_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(estimate, "read_tables", lambda folder: _tables())
+    monkeypatch.setattr(estimate, "read_tables", lambda folder: stored_tables())
     folder = tmp_path / "earlier"
     folder.mkdir()
     for name in ("run.json", "requests.parquet"):
         (folder / name).write_text("")
     (folder / "config.yaml").write_text(compose_run("cpu_smollm2").yaml)
+    same = ["protocol.max_tokens_cap=10", "protocol.warmup_batches=2", "concurrency=[8]"]
 
-    def told(*overrides: str) -> tuple[float | None, bool]:
-        found = plan_run(compose_run("cpu_smollm2", [*TWO_ARMS, "protocol.max_tokens_cap=10", *overrides]), tmp_path)
-        return found.seconds, found.is_rough
+    def told(*overrides: str) -> plan.Plan:
+        return plan_run(compose_run("cpu_smollm2", [*TWO_ARMS, *same, *overrides]), tmp_path)
 
-    exact, at_eight = told(), told("concurrency=[8]")
-    assert (exact[1], at_eight[1]) == (False, False)
-    assert told("engine.prefill_chunk=64") == (exact[0], True)
-    cells = 3 * 2 * 6  # blocks, arms, sets; 32 prompts of 10 tokens at the pace of eight, and the servings
-    assert told("concurrency=[32]") == (pytest.approx(cells * 32 * 10 * 0.1 + 6 * 8), True)
-    assert told("target.dtype=bfloat16") == (None, False)
-    text = time_line(plan_run(compose_run("cpu_smollm2", ["engine.prefill_chunk=64"]), tmp_path))
-    assert text.startswith("roughly ")
-    assert text.endswith("from earlier, which has other engine settings or fewer concurrency levels")
+    exact, other = told(), told("engine.prefill_chunk=64")
+    assert exact.seconds is not None
+    assert exact.seconds[0] == pytest.approx(exact.seconds[1])
+    assert (exact.is_rough, other.seconds, other.is_rough) == (False, exact.seconds, True)
+    assert time_line(exact).endswith("estimated from earlier")
+    wide = told("concurrency=[32]")
+    assert wide.is_rough
+    assert wide.seconds is not None
+    assert 1.15 * wide.seconds[0] < wide.seconds[1]
+    assert told("target.dtype=bfloat16").seconds is None
+    line = time_line(wide)
+    assert line.startswith("roughly ")
+    assert " to " in line
+    assert line.endswith("from earlier, which has other engine settings, methods, levels, answers or warm-up")
 
 
 @pytest.mark.parametrize(("size", "text"), [(0, "0 B"), (1536, "1.5 KiB"), (3019898880, "2.8 GiB"), (1 << 41, "2.0 TiB")])

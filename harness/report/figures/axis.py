@@ -19,7 +19,7 @@ RATIO_TICKS = (
     (0.0625, 0.125, 0.25, 0.5, 1, 2, 4, 8, 16, 32),
     (0.01, 0.1, 1, 10, 100),
 )
-MOST_TICKS = 7
+MOST_TICKS, MOST_CHARACTERS = 7, 28  # the labels of all ticks together; more touch on the narrowest panel
 END = 1.3  # how far a scale may end short of the limits, as a ratio
 
 
@@ -38,9 +38,13 @@ def _ticks(low: float, high: float) -> list[float]:
     """Ticks inside the limits, of the finest scale that has not too many there."""
     for scale in RATIO_TICKS:
         inside = [tick for tick in scale if low <= tick <= high]
-        if len(inside) <= MOST_TICKS and scale[0] <= low * END and high <= scale[-1] * END:
+        if _has_room(inside) and scale[0] <= low * END and high <= scale[-1] * END:
             return inside
     return [1.0]
+
+
+def _has_room(ticks: Sequence[float]) -> bool:
+    return len(ticks) <= MOST_TICKS and sum(len(f"{tick:g}x") for tick in ticks) <= MOST_CHARACTERS
 
 
 def levels_axis(axes: Axes, levels: Sequence[int]) -> None:

@@ -44,18 +44,23 @@ def needs_of(folder: Path | None, stated: Size | None) -> Needs:
     return UNKNOWN
 
 
-def plan_memory(run: Run, target: Needs, drafter: Needs, states: int, draft_states: int) -> Memory:
+def plan_memory(
+    run: Run, target: Needs, drafter: Needs, states: int, draft_states: int, pool_bytes: int | None = None
+) -> Memory:
     """Bytes of one arm at the rig's KV capacity; `drafter` is NOTHING for an arm without weights.
 
     `states` recurrent states of the target are kept for all requests together, `draft_states` more because of the drafter:
-    a rejected draft has to be undone, and engines keep a state per verified row for that.
+    a rejected draft has to be undone, and engines keep a state per verified row for that. With `pool_bytes` the engine takes
+    so much for KV and states together, and the KV tokens are what the states leave of it.
     """
     scale = _KV_BYTES[run.target.dtype if run.engine.kv_dtype == "auto" else run.engine.kv_dtype] / 2
-    tokens = run.engine.kv_tokens
-    per_token, draft_per_token = (_scaled(n.kv_bytes_per_token, scale) for n in (target, drafter))
+    per_token, draft_per_token = rates = tuple(_scaled(n.kv_bytes_per_token, scale) for n in (target, drafter))
     kept, undo = (_product(target.state_bytes_per_request, n) for n in (states, draft_states))
+    tokens = run.engine.kv_tokens if pool_bytes is None else _left(pool_bytes, (kept, undo), rates)
     draft_kv = _product(draft_per_token, tokens)
-    fixed = (target.weights_bytes, drafter.weights_bytes, kept, undo)
+    weights = (target.weights_bytes, drafter.weights_bytes)
+    amount = "unknown" if tokens is None else f"{tokens} tokens"
+    amount += "" if pool_bytes is None else f", what the states leave of {pool_bytes} bytes"
     return Memory(
         weights_bytes=target.weights_bytes,
         drafter_weights_bytes=drafter.weights_bytes,
@@ -63,12 +68,12 @@ def plan_memory(run: Run, target: Needs, drafter: Needs, states: int, draft_stat
         kv_tokens=tokens,
         draft_state_bytes=None if draft_kv is None or undo is None else draft_kv + undo,
         recurrent_state_bytes=kept,
-        kv_room_tokens=_room(run, fixed, (per_token, draft_per_token)),
+        kv_room_tokens=_room(run, (*weights, kept, undo), rates),
         source={
             "weights_bytes": target.source,
             "drafter_weights_bytes": drafter.source,
-            "kv_bytes": f"estimate: {tokens} tokens; {target.source}",
-            "draft_state_bytes": f"estimate: KV of the drafter's layers for {tokens} tokens, {draft_states} recurrent states",
+            "kv_bytes": f"estimate: {amount}; {target.source}",
+            "draft_state_bytes": f"estimate: KV of the drafter's layers for {amount}, {draft_states} recurrent states",
             "recurrent_state_bytes": f"estimate: {states} states of the target's recurrent layers",
         },
     )
@@ -79,19 +84,26 @@ def _room(run: Run, fixed: tuple[int | None, ...], per_token: tuple[float | None
 
     Null without the machine's memory, a size, or any KV at all.
     """
-    machine, known, rates = run.machine, [f for f in fixed if f is not None], [p for p in per_token if p is not None]
-    if machine.memory_bytes is None or len(known) < len(fixed) or len(rates) < len(per_token) or not sum(rates):
+    machine = run.machine
+    if machine.memory_bytes is None:
         return None
-    usable = (machine.memory_bytes - (machine.reserved_bytes or 0)) * max(1, machine.gpu_count)
-    return int((usable - sum(known)) // sum(rates))
+    return _left((machine.memory_bytes - (machine.reserved_bytes or 0)) * max(1, machine.gpu_count), fixed, per_token)
+
+
+def _left(whole: int, fixed: tuple[int | None, ...], per_token: tuple[float | None, ...]) -> int | None:
+    """Tokens in what the fixed parts leave of the whole; null without a size, or any KV at all."""
+    known, rates = [f for f in fixed if f is not None], [p for p in per_token if p is not None]
+    if len(known) < len(fixed) or len(rates) < len(per_token) or not sum(rates):
+        return None
+    return int((whole - sum(known)) // sum(rates))
 
 
 def _scaled(value: int | None, scale: float) -> float | None:
     return None if value is None else value * scale
 
 
-def _product(value: float | None, count: int) -> int | None:
-    return None if value is None else int(value * count)
+def _product(value: float | None, count: int | None) -> int | None:
+    return None if value is None or count is None else int(value * count)
 
 
 def _of_folder(folder: Path) -> Needs | None:

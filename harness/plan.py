@@ -148,8 +148,8 @@ def room_line(memory: Memory) -> str:
     if room is None or asked is None:
         return ""
     if room < asked:
-        return f"[red]does not fit[/]: room for {max(0, room)} KV tokens, engine.kv_tokens asks for {asked}"
-    return f"fits: {asked} KV tokens asked, room for {room}, so {room - asked} are left"
+        return f"[red]does not fit[/]: room for {max(0, room)} KV tokens, the rig takes {asked}"
+    return f"fits: {asked} KV tokens taken, room for {room}, so {room - asked} are left"
 
 
 def memory_line(memory: Memory) -> str:

@@ -17,7 +17,7 @@ from harness.engines.server import ServerEngine
 from harness.engines.server_completions import CompletionsReader
 from harness.engines.server_dialect import Found, Reader, Startup, checkpoint_path, target_folder
 from harness.engines.server_metrics import Families
-from harness.engines.vllm_missing import missing
+from harness.engines.vllm_missing import missing, pool_gaps
 from harness.estimate_memory import NOTHING, Needs, needs_of, plan_memory
 
 
@@ -49,15 +49,16 @@ class Vllm:
         return {"VLLM_SERVER_DEV_MODE": "1", "VLLM_NO_USAGE_STATS": "1"}
 
     def missing(self, run: Run, arm: Arm) -> list[str]:
-        return missing(run, arm)
+        return [*missing(run, arm), *pool_gaps(run, arm, self.estimate(run, arm))]
 
     def pinned(self, run: Run) -> dict[str, Scalar]:
         return vllm_command.pinned(run)
 
     def estimate(self, run: Run, arm: Arm) -> Memory:
-        """A recurrent layer keeps one state per request, and one more per draft to go back to."""
+        """A recurrent layer keeps one state per request, and one more per draft to go back to; a pool in bytes holds both."""
         target, requests = needs_of(target_folder(run, build=False), run.target.size), run.engine.max_running_requests
-        return plan_memory(run, target, drafter_needs(arm), requests, requests * (arm.draft_budget or 0))
+        undo = requests * (arm.draft_budget or 0)
+        return plan_memory(run, target, drafter_needs(arm), requests, undo, vllm_command.pool_bytes(run))
 
     def body(self, run: Run, request: Request, served: str) -> dict[str, Any]:
         return vllm_stream.body(request, served)

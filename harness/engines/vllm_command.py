@@ -85,9 +85,15 @@ def _capacity(run: Run) -> list[str]:
     A hybrid needs bytes: its recurrent layers draw blocks from the same pool, and vLLM chooses the block size itself.
     """
     flags = run.engine.flags
-    if flags.get("kv-cache-memory-bytes") is not None:
+    if pool_bytes(run) is not None:
         return []
     return ["--num-gpu-blocks-override", str(run.engine.kv_tokens // block_size(flags))]
+
+
+def pool_bytes(run: Run) -> int | None:
+    """Bytes of KV and recurrent states over all GPUs, where the rig states them (of each GPU) instead of tokens."""
+    stated = run.engine.flags.get("kv-cache-memory-bytes")
+    return stated * max(1, run.machine.gpu_count) if isinstance(stated, int) else None
 
 
 def block_size(flags: Mapping[str, Scalar]) -> int:

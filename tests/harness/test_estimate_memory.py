@@ -85,6 +85,18 @@ def test_states_that_undo_rejected_drafts_count_as_the_drafters() -> None:
     assert (plain.kv_bytes, plain.kv_tokens, plain.drafter_weights_bytes) == (100 * 65536, 65536, 0)
 
 
+def test_a_pool_in_bytes_is_all_that_kv_and_states_take_and_the_states_come_first() -> None:
+    target, drafter, pool = Needs(10, 100, 7, "t"), Needs(5, 20, 0, "d"), 10_000
+    plain = plan_memory(_run(), target, NOTHING, 32, 0, pool)
+    arm = plan_memory(_run(), target, drafter, 32, 264, pool)
+    assert (plain.kv_tokens, arm.kv_tokens) == ((pool - 7 * 32) // 100, (pool - 7 * 296) // 120)
+    for told in (plain, arm):
+        parts = (told.kv_bytes, told.draft_state_bytes, told.recurrent_state_bytes)
+        assert pool - 120 < sum(part or 0 for part in parts) <= pool
+    assert arm.kv_room_tokens - arm.kv_tokens == pytest.approx((plain.kv_room_tokens - plain.kv_tokens) * 100 / 120, rel=1e-3)  # type: ignore[operator]
+    assert plan_memory(_run(), UNKNOWN, NOTHING, 32, 0, pool).kv_tokens is None
+
+
 @pytest.mark.parametrize("overrides", [["machine.memory_bytes=null"], []])
 def test_without_a_size_or_the_machines_memory_room_is_unknown_not_zero(overrides: list[str]) -> None:
     target = UNKNOWN if not overrides else needs_of(None, TARGET_Q4)

@@ -182,6 +182,17 @@ def test_an_installed_version_is_read_from_its_interpreter_and_judged(monkeypatc
     assert any("0.27.1 is installed, the rig asks for >=0.33,<0.34" in gap for gap in gaps)
 
 
+def test_a_pool_in_bytes_that_holds_fewer_tokens_than_the_rig_asks_for_is_told_before_launch() -> None:
+    for bytes_, arms in (
+        (72_000_000_000, []),
+        (40_000_000_000, ["dflash2", "mtp"]),
+        (15_000_000_000, ["dflash2", "mtp", "plain"]),
+    ):
+        run = _run("h200_qwen27b_vllm", f"engine.flags.kv-cache-memory-bytes={bytes_}")
+        told = {arm: " ".join(VllmEngine.plan(run, run.arms[arm]).missing) for arm in ("dflash2", "mtp", "plain")}
+        assert [arm for arm, gaps in told.items() if f"{bytes_} bytes hold about" in gaps] == arms, bytes_
+
+
 def test_without_an_interpreter_the_lowest_version_that_the_rig_admits_is_judged() -> None:
     assert assumed_version(">=0.5.15,<0.6", None) == "0.5.15"
     assert assumed_version(">=0.5.15,<0.6", "0.5.23") == "0.5.23"

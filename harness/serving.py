@@ -133,7 +133,8 @@ class _Measuring:
             self._tell(f"warming up at concurrency {cell.concurrency}")
         warm_up = await self._windows.warm_up(cell)
         if warm_up.settled is False:
-            where = f"at concurrency {cell.concurrency}, depth {cell.prompt_set.depth or 'natural'}"
+            depth = f", depth {cell.prompt_set.depth}" if cell.prompt_set.depth else ""
+            where = f"at concurrency {cell.concurrency}{depth}"
             self.flags.append(f"warm-up: time per step had not settled after {warm_up.batches} batches {where}")
         asked = prompts.measured(cell.prompt_set, cell.concurrency)
         self._tell(f"{label}, concurrency {cell.concurrency}: {len(asked)} requests")

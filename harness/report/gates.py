@@ -36,7 +36,7 @@ def _parts(run: FinishedRun, arm: str, level: int, found: Gates) -> Iterator[str
     yield f"ends by itself {_share(found.stops)}"
     yield f"repetition {_share(found.repetition)}, loops {_share(found.looping)}"
     for task, (both, n) in found.accuracy.items():
-        yield f"{task} {_share(both)} right of {n}"
+        yield f"right by {task} {_share(both)}, n={n}"
     yield from _acceptance(recomputed(run.measured(level, tuple(run.classes(level)))[arm], run.replays, run.budget(arm)))
 
 

@@ -98,9 +98,15 @@ def _flat(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]
         if isinstance(value, Mapping) and value:
             yield from _flat(value, f"{prefix}{key}.")
         elif isinstance(value, list) and value and isinstance(value[0], Mapping):
-            yield from _flat({str(next(iter(part.values()))): part for part in value}, f"{prefix}{key}.")
+            yield from _flat({_entry(part): part for part in value}, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", "null" if value is None else str(value)
+
+
+def _entry(part: Mapping[str, Any]) -> str:
+    """A prompt set by name and depth, whatever the order of its keys in the file; another entry by its first value."""
+    name = str(part.get("set", next(iter(part.values()))))
+    return name if part.get("depth") is None else f"{name}@{part['depth']}"
 
 
 def _found(run: FinishedRun) -> Iterator[tuple[str, str]]:

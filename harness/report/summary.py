@@ -11,12 +11,13 @@ import pandas as pd
 
 from harness import metrics as m
 from harness.control import Control
-from harness.metrics import AcceptanceRate, Maybe, Missing, Percentiles, Row, Rows
+from harness.metrics import Maybe, Missing, Percentiles, Row, Rows
+from harness.report.acceptance import acceptance_numbers
 from harness.report.baselines import best_numbers
 from harness.report.reasons import reason_numbers
 from harness.report.run import FinishedRun, read_run
 from harness.speedup import bootstrapped_speedup, claims, decode_speedup, floor_of, latency_speedup, output_speedup
-from harness.stats import Speedup, ratio_interval
+from harness.stats import Speedup
 
 ALL = "all"
 Speedups = Mapping[str, Mapping[str, Speedup | Missing]]
@@ -97,7 +98,7 @@ def cells(run: FinishedRun) -> Iterator[Cell]:
 
 def numbers(cell: Cell) -> list[Number]:
     """All numbers of one line."""
-    parts = (_throughput, _speedups, best_numbers, _times, _acceptance, _memory, _quality, reason_numbers)
+    parts = (_throughput, _speedups, best_numbers, _times, acceptance_numbers, _memory, _quality, reason_numbers)
     return [number for part in parts for number in part(cell)]
 
 
@@ -196,70 +197,6 @@ def _percentiles(cell: Cell, name: str, unit: str, values: list[Maybe]) -> Itera
     for tail in ("p50", "p95"):
         value: Maybe = getattr(found, tail) if isinstance(found, Percentiles) else found
         yield cell.number(f"{name}_{tail}", value, unit, found.n if isinstance(found, Percentiles) else 0, "values")
-
-
-def _acceptance(cell: Cell) -> Iterator[Number]:
-    stop_ids = _stop_ids(cell)
-    whole = [m.ledger_of(r, cell.budget) for r in cell.rows]
-    told = [m.before_stop(r, cell.budget, stop_ids) if r["ignore_eos"] else x for r, x in zip(cell.rows, whole, strict=True)]
-    after_stop = "text after a stop token included" if not stop_ids and any(r["ignore_eos"] for r in cell.rows) else ""
-    if not whole:
-        return
-    pooled, n = m.pool(told), len(told)
-    length = cell.number("acceptance_length", m.acceptance_length(pooled), "tokens/step", n, "requests")
-    low, high = _length_interval(cell, told) if length.value is not None else (None, None)
-    note = length.note or after_stop
-    yield replace(length, low=low, high=high, budget=cell.budget, note=note)
-    rate = m.acceptance_rate(pooled)
-    share: Maybe = rate.share if isinstance(rate, AcceptanceRate) else rate
-    number = cell.number("acceptance_rate", share, "share", n, "requests")
-    yield replace(number, budget=cell.budget, note=number.note or after_stop)
-    each: Maybe = m.mean([m.acceptance_length(x) for x in told])
-    yield replace(cell.number("acceptance_length_request_mean", each, "tokens/step", n, "requests"), budget=cell.budget)
-    all_steps = m.pool(whole)
-    yield cell.number("tokens_per_step", m.tokens_per_step(all_steps), "tokens/step", n, "requests")
-    each = m.mean([m.tokens_per_step(x) for x in whole])
-    yield cell.number("tokens_per_step_request_mean", each, "tokens/step", n, "requests")
-    yield cell.number("drafted_per_step", m.drafted_per_step(pooled), "tokens/step", n, "requests")
-    yield cell.number("wasted_per_step", m.wasted_per_step(pooled), "tokens/step", n, "requests")
-    yield cell.number("coverage", m.coverage(pooled), "share", n, "requests")
-    yield cell.number("overshoot", m.overshoot(all_steps), "tokens", n, "requests")
-    broken = sum(bool(m.identity_errors(x)) for x in whole)
-    yield cell.number("identity_errors", broken, "requests", n, "requests")
-    yield from _positions(cell)
-
-
-def _stop_ids(cell: Cell) -> frozenset[int]:
-    """Stop tokens as the serving resolved them (comma separated), empty when they were not told."""
-    for row in cell.run.servings:
-        text = str(m.as_map(row["resolved"]).get("stop_ids", "")).strip('[]"')
-        if text:
-            return frozenset(int(part) for part in text.split(","))
-    return frozenset()
-
-
-def _length_interval(cell: Cell, ledgers: list[m.Ledger]) -> tuple[float | None, float | None]:
-    """Interval of the pooled acceptance length, clustered by prompt over its blocks; of two prompts it would say nothing."""
-    sums: dict[tuple[str, str], list[int]] = {}
-    for row, ledger in zip(cell.rows, ledgers, strict=True):
-        total = sums.setdefault(m.prompt_key(row), [0, 0])
-        total[0] += (ledger.accepted or 0) + (ledger.speculating or 0)
-        total[1] += ledger.speculating or 0
-    pairs = np.array(list(sums.values()), dtype=np.float64)
-    if len(pairs) < 3:
-        return None, None
-    interval = ratio_interval(pairs[:, 0], pairs[:, 1])
-    return interval.low, interval.high
-
-
-def _positions(cell: Cell) -> Iterator[Number]:
-    found = m.position_rate(cell.rows, cell.budget)
-    if isinstance(found, Missing):
-        return
-    for kind in ("marginal", "conditional", "ratio"):
-        for i, share in enumerate(getattr(found, kind), 1):
-            number = cell.number(f"position_rate_{kind}_{i}", share, "share", found.steps, "steps with a draft")
-            yield replace(number, budget=cell.budget)
 
 
 def _memory(cell: Cell) -> Iterator[Number]:

@@ -4,7 +4,9 @@ import io
 import re
 from copy import deepcopy
 
+import numpy as np
 import pytest
+import scipy.stats
 from rich.console import Console
 from synthetic import CONFIG, serving, simulate, write_run
 
@@ -56,6 +58,24 @@ def test_the_summary_has_the_known_values(numbers):
     assert pick(numbers, "identity_errors").value == 0
     assert pick(numbers, "prefill_tps_to_128_p50").value == pytest.approx(750)
     assert pick(numbers, "output_tps", "plain", concurrency=2).value == pytest.approx(2 * 37 / (0.1 + 36 * 0.02), rel=0.03)
+
+
+def test_acceptance_has_intervals_over_prompts_not_over_requests(tmp_path):
+    rows = simulate(3)
+    folder = write_run(tmp_path / "run", rows)
+    lengths: dict[str, list[float]] = {}
+    for row in rows["requests"]:
+        if row["arm"] == "ngram" and row["concurrency"] == 1 and row["content_class"] == "code":
+            accepted = [n for n, drafted in zip(row["step_accepted"], row["step_drafted"], strict=True) if drafted]
+            lengths.setdefault(row["prompt_id"], []).append(1 + sum(accepted) / len(accepted))
+    means = np.array([np.mean(each) for each in lengths.values()])
+    assert {len(each) for each in lengths.values()} == {3}
+    low, high = scipy.stats.t.interval(0.95, len(means) - 1, means.mean(), scipy.stats.sem(means))
+    found = pick(summary(folder), "acceptance_length_request_mean")
+    assert (found.value, found.low, found.high) == pytest.approx((means.mean(), low, high))
+    for metric in ("acceptance_length", "acceptance_rate"):
+        number = pick(summary(folder), metric)
+        assert number.low < number.value < number.high
 
 
 def test_a_null_carries_its_reason(numbers):

@@ -104,6 +104,15 @@ def test_a_factor_without_a_value_is_told_by_those_below_it_and_a_size_for_plans
     assert "differs, refuses nothing: target.size.weights_bytes (absent against 5)" in text
 
 
+def test_prompt_sets_are_the_same_in_whatever_order_their_keys_are_written(one, tmp_path):
+    def reorder(config):
+        config["workload"]["sets"] = [dict(reversed(list(part.items()))) for part in config["workload"]["sets"]]
+
+    code, text = printed(one, changed(tmp_path / "two", reorder))
+    assert code == 0
+    assert "workload.sets" not in text
+
+
 def test_a_checksum_is_told_by_its_first_digits(one, tmp_path):
     sums = "0123456789ab" + "c" * 52
     text = printed(one, changed(tmp_path / "two", lambda c: c["target"].update(sha256=sums)))[1]

@@ -94,7 +94,11 @@ class _Running:
 
 @dataclass(slots=True)
 class Loop:
-    """Requests in, emissions out. Not thread safe: one thread calls `submit`, `cancel` and `step`."""
+    """Requests in, emissions out. Not thread safe: one thread calls `submit`, `cancel` and `step`.
+
+    An iteration reads `prefill_chunk` prompt tokens, then decodes the batch once. A first token is delivered before the batch
+    decodes: held back, it would arrive a decode step late, and the step behind it would seem to have taken no time.
+    """
 
     target: Target
     drafter: Drafter | None
@@ -106,6 +110,7 @@ class Loop:
     _waiting: deque[Job] = field(default_factory=deque)
     _prefilling: deque[_Running] = field(default_factory=deque)
     _decoding: list[_Running] = field(default_factory=list)
+    _owes_decode: bool = False  # of an iteration whose prompts were read and delivered
     _free: list[int] = field(init=False)
     _watch: Stopwatch = field(init=False)
 
@@ -137,16 +142,23 @@ class Loop:
 
     @torch.inference_mode()
     def step(self) -> list[Emission]:
-        """One iteration. Emissions come in the order of the batch."""
-        self._admit()
+        """One iteration, or its first half when that has first tokens to deliver. Emissions come in the order of the batch."""
+        if not self._owes_decode:
+            self._admit()
+            if first := self._read_prompts():
+                self._owes_decode = True
+                return first
+        self._owes_decode = False
+        return self._decode() if self._decoding else []
+
+    def _read_prompts(self) -> list[Emission]:
+        """Up to `prefill_chunk` tokens of those that wait, in order; the first tokens of those that were read to their end."""
         emissions: list[Emission] = []
         left = self.prefill_chunk
         while self._prefilling and left > 0:
             rows = min(left, self._prefilling[0].unread)
             emissions += self._prefill(rows)
             left -= rows
-        if self._decoding:
-            emissions += self._decode()
         return emissions
 
     def _admit(self) -> None:

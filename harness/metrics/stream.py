@@ -47,23 +47,22 @@ def is_coalesced(row: Row, budget: int | None) -> bool:
 def tpot_ms(row: Row, budget: int | None) -> Maybe:
     """`(t_last - t_first) / (tokens after the first chunk)`: decode time per output token, prefill and queue excluded.
 
-    Not over n - 1: the first chunk may carry several tokens. Null, not 0, when nothing came after it; refused when coalesced.
+    Not over n - 1: the first chunk may carry several tokens. Null, not 0, when nothing came later than it; refused when
+    coalesced.
     """
     if refused := _refused(row):
         return refused
     if is_coalesced(row, budget):
         return Missing("coalesced")
     chunks = token_chunks(row)
-    after = sum(tokens for _, tokens in chunks[1:])
-    return (chunks[-1][0] - chunks[0][0]) / NS_PER_MS / after if after else Missing("one_chunk")
+    after, took_ns = sum(tokens for _, tokens in chunks[1:]), chunks[-1][0] - chunks[0][0]
+    return took_ns / NS_PER_MS / after if took_ns > 0 else Missing("one_chunk")
 
 
 def per_user_tps(row: Row, budget: int | None) -> Maybe:
     """`1000 / tpot_ms`: decode rate that one user sees, in tokens per second."""
     tpot = tpot_ms(row, budget)
-    if isinstance(tpot, Missing):
-        return tpot
-    return 1000 / tpot if tpot > 0 else Missing("coalesced")
+    return tpot if isinstance(tpot, Missing) else 1000 / tpot
 
 
 def request_tps(row: Row) -> Maybe:

@@ -113,6 +113,29 @@ def test_totals_satisfy_the_ledger(target):
     assert all(r.draft_ns + r.verify_ns + r.sample_ns <= r.total_ns for r in engine.records)
 
 
+def test_a_first_token_is_delivered_before_its_request_decodes(target):
+    engine = loop(target, chunk=512)
+    for job in jobs(prompts(3), 6):
+        engine.submit(job)
+    first = engine.step()
+    assert [(e.job_id, len(e.tokens), e.drafted) for e in first] == [("0", 1, None), ("1", 1, None), ("2", 1, None)]
+    assert {r.kind for r in engine.records} == {"prefill"}
+    assert [len(e.tokens) for e in engine.step()] == [1, 1, 1]
+    assert [r.kind for r in engine.records] == ["prefill"] * 3 + ["decode"]
+
+
+def test_prompts_that_wait_do_not_keep_the_others_from_decoding(target):
+    engine = loop(target, chunk=8)
+    for job in jobs([tuple(range(2, 26))] * 4, 12):
+        engine.submit(job)
+    while engine.busy:
+        engine.step()
+    kinds = [r.kind for r in engine.records]
+    begun = kinds.index("decode")
+    last = len(kinds) - 1 - kinds[::-1].index("prefill")
+    assert all("decode" in pair for pair in zip(kinds[begun:last], kinds[begun + 1 :], strict=False))
+
+
 def test_a_cancelled_request_frees_its_slot_and_leaves_the_others_alone(checkpoint, target):
     texts = prompts(3)
     truth = generated(checkpoint("llama")[1], texts, 20, eos=None)

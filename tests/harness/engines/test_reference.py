@@ -107,6 +107,23 @@ def test_both_arms_give_the_same_tokens_and_tell_the_truth_about_their_steps(fol
     assert outputs["plain"] == outputs["ngram"]
 
 
+@pytest.mark.parametrize("arm", ["plain", "ngram"])
+def test_a_first_token_arrives_a_decode_step_before_the_second_chunk(folder, tmp_path, arm):
+    run = tiny_run(folder)
+    gaps: list[float] = []
+
+    async def check(engine: ReferenceEngine) -> None:
+        await tokens(engine, asked(run, "warm", PROMPT))
+        for i in range(8):
+            await engine.steps()
+            chunks = [chunk async for chunk in engine.generate(asked(run, f"r{i}", [*PROMPT, i]))]
+            first = next(s for s in await engine.steps() or () if s.kind == "decode")
+            gaps.append((chunks[1].arrived_ns - chunks[0].arrived_ns) / first.total_ns)
+
+    with_engine(run, arm, tmp_path / "log", check)
+    assert max(gaps) > 0.5  # of the step between them: all were 0 when both were delivered together
+
+
 @pytest.fixture(scope="module")
 def hybrid_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     torch.manual_seed(0)

@@ -63,6 +63,7 @@ def _is_faster(one: Weighed) -> bool:
     """Faster by the rule above, and by more than the smallest effect that the report claims."""
     return (
         not one.problems
+        and one.is_comparable
         and one.covered >= ENOUGH
         and one.low is not None
         and one.low > 1
@@ -93,13 +94,19 @@ def _reasons(run: FinishedRun, weighed: list[Weighed], good: list[Weighed], sure
         if worst is not None and worst.speedup.high is not None and worst.speedup.high < 1:
             yield f"{one.arm}: slower than {run.plain} in {label(worst.part)}, {worst.speedup.value:.2f}x"
     if not good:
-        is_above = any(one.low is not None and one.low > 1 for one in weighed)
-        told = NOTHING.get(sure, NONE_SOUND if is_above else NONE_ABOVE)
-        yield told.format(plain=run.plain, least=100 * SMALLEST_EFFECT)
+        yield _nothing(weighed, sure).format(plain=run.plain, least=100 * SMALLEST_EFFECT)
     if len(good) > 1 and (good[0].low or 0) <= (good[1].high or 0):
         yield f"{good[0].arm} and {good[1].arm} are not told apart: their intervals overlap"
     if sure == "no_floor":
         yield "no A/A arm: the noise floor of this machine is not known"
+
+
+def _nothing(weighed: list[Weighed], sure: str) -> str:
+    """Why no arm is recommended. Where every pair is confounded, no speedup was told that could be descriptive or below 1."""
+    if any(one.measured for one in weighed) and all(one.speedup is None for one in weighed):
+        return NONE_SOUND
+    is_above = any(one.low is not None and one.low > 1 for one in weighed)
+    return NOTHING.get(sure, NONE_SOUND if is_above else NONE_ABOVE)
 
 
 def _coverage(weighed: list[Weighed]) -> Iterator[str]:

@@ -6,7 +6,7 @@ An arm's speedup on a profile is the time that plain takes for one mixture of to
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pydantic import Field, model_validator
@@ -79,22 +79,29 @@ def _scaled(weights: Mapping[Any, float]) -> dict[Any, float]:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One part of a profile as a run measured it for one arm. `plain_tps` is plain's rate, from which shares become time."""
+    """One part of a profile as a run measured it for one arm. `plain_tps` is plain's rate, from which shares become time.
+
+    `confounders` are the factors that make the pair not comparable: its speedup then counts nowhere.
+    """
 
     part: Part
     plain_tps: float
     speedup: Number
     error_rate: float | None
+    confounders: tuple[str, ...] = ()
 
     @property
-    def verdict(self) -> str:
-        """The control verdict that came with the speedup."""
-        return self.speedup.note.partition(":")[0]
+    def is_confounded(self) -> bool:
+        """By the control verdict that came with the speedup."""
+        return self.speedup.note.startswith("CONFOUNDED")
 
 
 @dataclass(frozen=True, slots=True)
 class Weighed:
-    """An arm on a profile. `low` and `high` hold whatever the cells have in common; null when a cell has no interval."""
+    """An arm on a profile. `low` and `high` hold whatever the cells have in common; null when a cell has no interval.
+
+    The speedup is that of the cells whose pairs are comparable, null without one; `covered` is the share that was measured.
+    """
 
     arm: str
     speedup: float | None
@@ -104,15 +111,29 @@ class Weighed:
     measured: tuple[Measured, ...]
 
     @property
+    def compared(self) -> tuple[Measured, ...]:
+        """What the speedup is made of."""
+        return tuple(m for m in self.measured if not m.is_confounded)
+
+    @property
+    def confounders(self) -> tuple[str, ...]:
+        """Every factor that confounds some cell, once."""
+        return tuple(dict.fromkeys(factor for m in self.measured if m.is_confounded for factor in m.confounders))
+
+    @property
     def worst(self) -> Measured | None:
-        return min(self.measured, key=lambda one: one.speedup.value or 0.0, default=None)
+        return min(self.compared, key=lambda one: one.speedup.value or 0.0, default=None)
+
+    @property
+    def is_comparable(self) -> bool:
+        """Whether no cell is confounded."""
+        return len(self.compared) == len(self.measured)
 
     @property
     def problems(self) -> list[str]:
-        """Why this arm may not be recommended."""
+        """Why this arm may not be recommended, beside cells that are confounded."""
         failed = [m for m in self.measured if (m.error_rate or 0) > EMPTY_LIMIT]
-        found = [f"{100 * (m.error_rate or 0):.1f} % of requests fail in {label(m.part)}" for m in failed]
-        return found + [f"confounded in {label(m.part)}" for m in self.measured if m.verdict == "CONFOUNDED"]
+        return [f"{100 * (m.error_rate or 0):.1f} % of requests fail in {label(m.part)}" for m in failed]
 
 
 def label(part: Part) -> str:
@@ -148,17 +169,24 @@ def _measured(arm: str, run: FinishedRun, profile: Profile, tables: dict[int | N
         plain = table.get((part.concurrency, part.label, str(run.plain), "output_tps"))
         errors = table.get((part.concurrency, part.label, arm, "error_rate"))
         if speedup is not None and speedup.value and plain is not None and plain.value:
-            yield Measured(part, plain.value, speedup, errors.value if errors else None)
+            one = Measured(part, plain.value, speedup, errors.value if errors else None)
+            yield replace(one, confounders=_confounders(at_depth(run, part.depth), arm, part)) if one.is_confounded else one
+
+
+def _confounders(run: FinishedRun, arm: str, part: Part) -> tuple[str, ...]:
+    control = run.control(arm, part.concurrency, (part.label,))
+    return () if control is None else tuple(finding.factor for finding in control.of("confounder"))
 
 
 def _weighed(arm: str, found: list[Measured]) -> Weighed:
-    if not found:
-        return Weighed(arm, None, None, None, 0.0, ())
     covered = sum(one.part.share for one in found)
-    ends = [(one.speedup.low, one.speedup.high) for one in found]
-    low = None if any(end[0] is None for end in ends) else _time_ratio(found, [end[0] or 0.0 for end in ends])
-    high = None if any(end[1] is None for end in ends) else _time_ratio(found, [end[1] or 0.0 for end in ends])
-    return Weighed(arm, _time_ratio(found, [one.speedup.value or 0.0 for one in found]), low, high, covered, tuple(found))
+    known = [one for one in found if not one.is_confounded]
+    if not known:
+        return Weighed(arm, None, None, None, covered, tuple(found))
+    ends = [(one.speedup.low, one.speedup.high) for one in known]
+    low = None if any(end[0] is None for end in ends) else _time_ratio(known, [end[0] or 0.0 for end in ends])
+    high = None if any(end[1] is None for end in ends) else _time_ratio(known, [end[1] or 0.0 for end in ends])
+    return Weighed(arm, _time_ratio(known, [one.speedup.value or 0.0 for one in known]), low, high, covered, tuple(found))
 
 
 def _time_ratio(found: list[Measured], speedups: list[float]) -> float:

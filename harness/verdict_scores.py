@@ -40,13 +40,14 @@ class Figures:
         return None if number is None or number.note.startswith("CONFOUNDED") else number.value
 
     def over_all(self, level: int, arm: str, metric: str) -> float | None:
-        """The same over all content classes."""
-        classes = self.run.classes(level)
+        """The same over all content classes; null where nothing was measured."""
+        if not (classes := self.run.classes(level)):
+            return None
         return self.of(level, ALL if len(classes) > 1 else classes[0], arm, metric)
 
     @property
     def lowest(self) -> int:
-        return self.run.levels()[0]
+        return next(iter(self.run.levels()), 1)
 
 
 def decision_matrix(run: FinishedRun, matrix: Matrix) -> list[Scored]:
@@ -94,7 +95,9 @@ def speedup_worst_class(figures: Figures, arm: str) -> float | None:
 
 
 def ttft_ratio(figures: Figures, arm: str) -> float | None:
-    """Median time to the first token over plain's, at the lowest concurrency."""
+    """Median time to the first token over plain's, at the lowest concurrency; null for a pair that is confounded."""
+    if figures.over_all(figures.lowest, arm, "speedup") is None:
+        return None
     ours, plain = (figures.over_all(figures.lowest, name, "ttft_ms_p50") for name in (arm, str(figures.run.plain)))
     return None if ours is None or not plain else ours / plain
 

@@ -28,6 +28,7 @@ NOT_SURE = {
     "uncovered": "too little was measured",
     "unmeasured": "not measured",
 }
+MOST_FACTORS = 4  # of those that confound an arm; the report lists every one with its values
 
 
 def print_recommendation(found: Recommendation, console: Console) -> None:
@@ -36,7 +37,7 @@ def print_recommendation(found: Recommendation, console: Console) -> None:
     console.print(f"[bold]{profile.name}[/]  {escape(profile.summary)}")
     _line(console, f"  {_headline(found)}")
     for one in found.weighed:
-        console.print(f"  {one.arm}: {_speedup(one)}")
+        _line(console, f"  {one.arm}: {_speedup(one)}")
     for reason in found.reasons:
         _line(console, f"  {reason}")
 
@@ -48,10 +49,22 @@ def _headline(found: Recommendation) -> str:
 
 
 def _speedup(one: Weighed) -> str:
-    if one.speedup is None:
+    """The speedup over the cells that are comparable, never over others; then what confounds those."""
+    if not one.measured:
         return "not measured"
+    confounded = f"confounded by {_named(one.confounders)}"
+    if one.speedup is None:
+        return confounded
     interval = "no interval" if one.low is None or one.high is None else f"[{one.low:.2f}, {one.high:.2f}]"
-    return f"{one.speedup:.2f}x {interval} over {100 * one.covered:.0f} % of the profile's tokens"
+    share = sum(m.part.share for m in one.compared)
+    told = f"{one.speedup:.2f}x {interval} over {100 * share:.0f} % of the profile's tokens"
+    return told if one.is_comparable else f"{told}; {confounded} in the rest of what was measured"
+
+
+def _named(factors: Sequence[str]) -> str:
+    """The first factors, and how many more."""
+    more = f" and {len(factors) - MOST_FACTORS} more" if len(factors) > MOST_FACTORS else ""
+    return f"{', '.join(factors[:MOST_FACTORS])}{more}"
 
 
 def print_matrix(run: FinishedRun, matrix: Matrix, scored: Sequence[Scored], console: Console) -> None:

@@ -75,7 +75,37 @@ def test_a_confounded_arm_is_never_recommended(tmp_path: Path) -> None:
 
     found = recommend(changed(tmp_path, confound), profile())
     assert found.primary == "plain"
-    assert any("confounded in" in reason for reason in found.reasons)
+    (one,) = found.weighed
+    assert (one.speedup, one.low, one.covered) == (None, None, pytest.approx(1))
+    lines = printed(found)
+    assert [line for line in lines if "ngram" in line] == ["ngram: confounded by dtype"], "one line, and no number"
+    assert lines[-1] == "no arm is known to be faster by more than 1 % and free of what is told above, so plain it is"
+
+
+def test_a_speedup_is_of_the_comparable_cells_alone_and_what_confounds_the_rest_is_named(tmp_path: Path) -> None:
+    def less(rows: dict) -> None:
+        above_one(rows)
+        for row in rows["requests"]:
+            if row["arm"] == "ngram" and row["content_class"] == "chat" and row["concurrency"] == 1:
+                row["prompt_hash"] = f"another {row['prompt_id']}"
+
+    run = changed(tmp_path, less)
+    found = recommend(run, profile())
+    assert (found.primary, found.weighed[0].covered) == ("plain", pytest.approx(1))
+    assert found.weighed[0].speedup == pytest.approx(weigh(run, profile(classes={"code": 1}))[0].speedup)
+    (line,) = [line for line in printed(found) if line.startswith("ngram")]
+    assert line.endswith(
+        "over 50 % of the profile's tokens; confounded by prompt_hash of 6 prompts in the rest of what was measured"
+    )
+    assert recommend(run, profile(classes={"code": 1})).primary == "ngram"
+
+
+def test_a_run_that_measured_nothing_yet_has_no_scores_and_no_traceback(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = write_run(tmp_path / "begun", {**simulate(1), "requests": []})
+    assert cli.main(["verdict", str(folder)]) == 0
+    assert "decision matrix default" in capsys.readouterr().out
 
 
 def test_an_arm_whose_requests_fail_is_never_recommended(tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ MEASURES = {
     "acceptance_rate": "acceptance_rate",
 }
 NO_LEVEL = "not measured at this concurrency"
+CONFOUNDED = "confounded"
 RATES = ("output_tps", "output_tps_end_to_end")
 # Numbers of one prompt set by concurrency, arm and metric.
 NumbersOf = Callable[[str], Mapping[tuple[int, str, str], Number]]
@@ -142,6 +143,8 @@ def _compared(claim: Claim, measure: str, quantity: Quantity, number: Number | s
     low, high = quantity if isinstance(quantity, tuple) else (quantity or 0.0, quantity or 0.0)
     if isinstance(number, str) or number.value is None:
         return Compared(claim, measure, (low, high), None, None, None, None, number if isinstance(number, str) else number.note)
+    if number.is_confounded:
+        return Compared(claim, measure, (low, high), None, None, None, None, CONFOUNDED)
     if number.low is None or number.high is None:
         return Compared(claim, measure, (low, high), number.value, None, None, None, "no interval")
     at_least, at_most = printed(low).low, printed(high).high

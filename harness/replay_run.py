@@ -44,11 +44,16 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Repeated:
-    """One number of the stored run beside the same cell here. `held` is null without intervals on both sides."""
+    """One number of the stored run beside the same cell here. `held` is null without intervals on both sides, and where
+    either is a ratio of a confounded pair."""
 
     stored: Number
     here: Number | None
     held: bool | None
+
+    @property
+    def is_confounded(self) -> bool:
+        return self.stored.is_confounded or (self.here is not None and self.here.is_confounded)
 
 
 def stored_run(folder: Path) -> ComposedRun:
@@ -132,7 +137,9 @@ def _repeated(stored: Number, here: Number | None) -> Repeated:
 
     Each interval covers its own run's boots and prompts, so two runs of one rig should differ by no more than that.
     """
-    if here is None or here.value is None or None in (stored.low, stored.high, here.low, here.high):
+    if stored.is_confounded or here is None or here.is_confounded or here.value is None:
+        return Repeated(stored, here, None)
+    if None in (stored.low, stored.high, here.low, here.high):
         return Repeated(stored, here, None)
     one, two = _scaled(stored), _scaled(here)
     return Repeated(stored, here, abs(one[0] - two[0]) <= math.hypot(one[1], two[1]) + 1e-9)
@@ -147,8 +154,9 @@ def _scaled(number: Number) -> tuple[float, float]:
 
 
 def held(repeated: list[Repeated]) -> Mapping[str, int]:
-    """How many numbers held, did not, or have no interval."""
-    count = {"held": 0, "did not": 0, "no interval": 0}
+    """How many numbers held, did not, are of confounded pairs, or have no interval."""
+    count = {"held": 0, "did not": 0, "confounded": 0, "no interval": 0}
     for one in repeated:
-        count["no interval" if one.held is None else "held" if one.held else "did not"] += 1
+        without = "confounded" if one.is_confounded else "no interval"
+        count[without if one.held is None else "held" if one.held else "did not"] += 1
     return count

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from harness.published import Published
 from harness.replay import Replay
-from harness.replay_claims import NO_LEVEL, Compared, told
+from harness.replay_claims import CONFOUNDED, NO_LEVEL, Compared, told
 from harness.replay_run import Difference, Repeated, held
 from harness.report.summary import Number
 
@@ -68,14 +68,20 @@ def print_claims(compared: Sequence[Compared], console: Console) -> None:
     have no answer."""
     table = _table("arm", "task", "c", "what", "published", "measured [95 %]", "inside")
     for c in compared:
-        if c.value is None and c.note != NO_LEVEL:
+        if c.value is None and c.note not in (NO_LEVEL, CONFOUNDED):
             continue
-        verdict = "not measured" if c.value is None else c.note if c.inside is None else "yes" if c.inside else "no"
         cells = (c.claim.arm, c.claim.task or "-", str(c.claim.concurrency or "-"), UNITS[c.measure], _published(c))
-        table.add_row(*(escape(cell) for cell in (*cells, _measured(c.value, c.low, c.high), verdict)))
+        measured = CONFOUNDED if c.note == CONFOUNDED else _measured(c.value, c.low, c.high)
+        table.add_row(*(escape(cell) for cell in (*cells, measured, _inside(c))))
     console.print(table)
     for line in told(list(compared)):
         _line(console, line)
+
+
+def _inside(one: Compared) -> str:
+    if one.value is None:
+        return "-" if one.note == CONFOUNDED else "not measured"
+    return one.note if one.inside is None else "yes" if one.inside else "no"
 
 
 def print_repeated(differences: Sequence[Difference], repeated: Sequence[Repeated], console: Console) -> None:
@@ -86,15 +92,21 @@ def print_repeated(differences: Sequence[Difference], repeated: Sequence[Repeate
         console.print("environment: no difference in host, versions, resolved factors or code")
     table = _table("class", "c", "arm", "what", "stored [95 %]", "here [95 %]", "repeated")
     for r in repeated:
-        n, measured = r.stored, r.here is not None and r.here.value is not None
-        here = _interval(r.here) if r.here is not None else "-"
-        verdict = "not measured" if not measured else "no interval" if r.held is None else "yes" if r.held else "no"
-        table.add_row(*map(escape, (n.content_class, str(n.concurrency), n.arm, n.metric, _interval(n), here, verdict)))
+        n, here = r.stored, _interval(r.here) if r.here is not None else "-"
+        table.add_row(*map(escape, (n.content_class, str(n.concurrency), n.arm, n.metric, _interval(n), here, _repeated(r))))
     console.print(table)
     count = held(list(repeated))
-    console.print(
-        f"{count['held']} repeated, {count['did not']} did not, {count['no interval']} without an interval to judge by"
-    )
+    confounded = f", {count['confounded']} not judged: the pair is confounded in one of the runs" if count["confounded"] else ""
+    told = f"{count['held']} repeated, {count['did not']} did not, {count['no interval']} without an interval to judge by"
+    _line(console, told + confounded)
+
+
+def _repeated(one: Repeated) -> str:
+    if one.here is None or one.here.value is None:
+        return "not measured"
+    if one.held is None:
+        return "-" if one.is_confounded else "no interval"
+    return "yes" if one.held else "no"
 
 
 def _table(*names: str) -> Table:
@@ -106,7 +118,8 @@ def _table(*names: str) -> Table:
 
 
 def _interval(number: Number) -> str:
-    return _measured(number.value, number.low, number.high)
+    """A number with its interval; no number of a confounded pair."""
+    return CONFOUNDED if number.is_confounded else _measured(number.value, number.low, number.high)
 
 
 def _measured(value: float | None, low: float | None, high: float | None) -> str:

@@ -93,7 +93,7 @@ class Measured:
     @property
     def is_confounded(self) -> bool:
         """By the control verdict that came with the speedup."""
-        return self.speedup.note.startswith("CONFOUNDED")
+        return self.speedup.is_confounded
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,6 +43,11 @@ class Number:
     budget: int | None = None
     note: str = ""
 
+    @property
+    def is_confounded(self) -> bool:
+        """A ratio of two arms between which something beside the drafter differed: it is neither shown nor counted."""
+        return self.note.startswith("CONFOUNDED")
+
 
 @dataclass(frozen=True, slots=True)
 class Cell:

@@ -17,7 +17,7 @@ from harness.compose import compose_run
 from harness.published import Published
 from harness.replay_claims import Compared, compare_claims, told
 from harness.replay_run import compare_runs, environment, hash_line, held, prompt_lines
-from harness.replay_show import print_claims
+from harness.replay_show import print_claims, print_repeated
 from harness.report.run import read_run
 
 CARD = "published/h200_qwen27b_card"
@@ -132,6 +132,47 @@ def test_a_cell_that_was_not_measured_again_is_not_judged(stored: Path, tmp_path
     part["requests"] = [row for row in part["requests"] if row["concurrency"] == 1]
     found = compare_runs(read_run(stored), read_run(write_run(tmp_path / "part", part)))
     assert {one.held for one in found if one.stored.concurrency == 2} == {None}
+
+
+@pytest.fixture(scope="module")
+def confounded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same rows, but ngram was served in another dtype."""
+    rows = simulate()
+    for row in rows["servings"]:
+        if row["arm"] == "ngram":
+            row["resolved"]["dtype"] = '"bfloat16"'
+    return write_run(tmp_path_factory.mktemp("results") / "confounded", rows)
+
+
+def test_no_number_of_a_confounded_pair_is_printed_or_judged_beside_another_run(stored: Path, confounded: Path) -> None:
+    for pair in ((stored, confounded), (confounded, stored), (confounded, confounded)):
+        found = compare_runs(*map(read_run, pair))
+        ratios = [one for one in found if one.stored.metric == "speedup" and one.stored.arm == "ngram"]
+        assert ratios
+        assert all(one.held is None and one.is_confounded for one in ratios)
+        assert held(found)["confounded"] == len(ratios)
+        out = io.StringIO()
+        print_repeated([], found, Console(file=out, width=160))
+        lines = [line.split() for line in out.getvalue().splitlines()]
+        rows = [line for line in lines if line[2:4] == ["ngram", "speedup"]]
+        assert len(rows) == len(ratios)
+        assert all("confounded" in row and row[-1] == "-" for row in rows)
+        assert pair != (confounded, confounded) or all(row[4:] == ["confounded", "confounded", "-"] for row in rows)
+        assert out.getvalue().splitlines()[-1].endswith(f"{len(ratios)} not judged: the pair is confounded in one of the runs")
+
+
+def test_no_number_of_a_confounded_pair_stands_beside_a_published_one(confounded: Path) -> None:
+    found = compare_claims(PUBLISHED, confounded)
+    by_row = {(c.claim.row, c.measure): c for c in found}
+    for row in ("claims:1", "claims:2", "claims:3"):
+        assert (by_row[row, "speedup"].value, by_row[row, "speedup"].inside) == (None, None)
+    assert by_row["claims:1", "acceptance_length"].inside is True, "what is of one arm alone stays"
+    lines = list(told(found))
+    assert lines[0] == "2 of 2 published numbers lie inside the measured intervals"
+    assert "3 without an answer: confounded" in lines
+    out = io.StringIO()
+    print_claims(found, Console(file=out, width=200))
+    assert ["ngram", "HumanEval", "1", "speedup", "2.5", "confounded", "-"] in [x.split() for x in out.getvalue().splitlines()]
 
 
 def test_differences_of_environment_are_listed_and_what_always_changes_is_not(stored: Path, tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ class Finding:
     """One factor that differs, or could not be compared, with both values and what to do. A note changes no verdict.
 
     `stated`: one side states this difference as its own engine flag, and the engine was told so. It still counts as what it is.
+    `limit`: no difference, but a limit that each of the two is held against.
     """
 
     factor: str
@@ -26,10 +27,16 @@ class Finding:
     arm: str
     remedy: str
     stated: bool = False
+    limit: str = ""
 
     def __str__(self) -> str:
         """The values in the order of the line above them: the arm's against plain's."""
-        return f"{self.factor} ({self.arm} against {self.plain}): {self.remedy}"
+        return f"{self.factor} ({self.values}): {self.remedy}"
+
+    @property
+    def values(self) -> str:
+        """Of a difference, one against the other; of a limit, both and what they may be."""
+        return f"{self.arm} and {self.plain}, limit {self.limit}" if self.limit else f"{self.arm} against {self.plain}"
 
 
 @dataclass(frozen=True, slots=True)

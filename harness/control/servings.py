@@ -89,7 +89,8 @@ def cpu_neighbours(plain: Side, arm: Side, concurrency: int) -> Iterator[Finding
     for column, name in (("busy_cores", "busy cores"), ("stolen_cores", "stolen cores")):
         a, b = (_mean_cores(side.measured_cells(concurrency), column) for side in (plain, arm))
         if max(a, b) > limit:
-            yield Finding(name, "confounder", f"{a:.2f}", f"{b:.2f}", f"{remedy('busy_cores')} {limit:g}")
+            allowed = f"{remedy('busy_cores')} {limit:g}"
+            yield Finding(name, "confounder", f"{a:.2f}", f"{b:.2f}", allowed, limit=f"{limit:g}")
 
 
 def pace(plain: Side, arm: Side) -> Iterator[Finding]:

@@ -75,5 +75,8 @@ def test_a_neighbour_on_the_cpu_confounds_beyond_the_machine_s_limit():
         for name, rows in cells.items()
     }
     assert found == {"idle": [], "short": [], "busy": ["busy cores"], "stolen": ["stolen cores"], "unknown": []}
+    both = (with_cells(arm, cell(arm, busy_cores=cores), **limited) for arm, cores in (("plain", 1.56), ("ngram", 1.57)))
+    (finding,) = compare(*both, 1).of("confounder")
+    assert str(finding).startswith("busy cores (1.57 and 1.56, limit 0.3): ")
     without = {"host": {"load_limit_cores": "null"}}
     assert confounders(with_cells("plain", *cells["busy"], **without), side("ngram", **without)) == []

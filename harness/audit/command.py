@@ -11,7 +11,7 @@ from harness.audit.account import Account, Fact
 from harness.audit.flags import FlagTable, Given, flag_table, hint, lasting, merged, parsed_json, split_flags
 from harness.audit.launch import Launch, launch_of
 from harness.audit.meaning import env_facts, facts_of, harmless_of, json_facts, meaning_table
-from harness.config_errors import near
+from harness.audit.spelling import unknown_names
 from harness.control.factors import is_draft
 
 JSON_FLAGS = ("compilation-config", "attention-config", "kernel-config")
@@ -49,14 +49,14 @@ def from_command(text: str, version: str | None = None, name: str | None = None)
     notes += _about_release(launch, release, table)
     if launch.has_conditions:
         notes.append("the text has conditions or loops: they are not evaluated, and every assignment in it was taken")
-    unknown = [one for one in flags.values() if not one.known]
-    notes += [f"{one.token}: not a flag of {table.engine} {table.version}; {_near(one, table)}" for one in unknown]
+    unknown = unknown_names(table, flags)
+    notes += [f"{token}: {what}" for token, what in unknown.items()]
     return Account(
         name=name or _shown(launch),
         source="command",
         facts={**facts, **_build(launch, release)},
         notes=tuple(notes),
-        unknown_tokens=tuple(one.token for one in unknown),
+        unknown_tokens=tuple(unknown),
         harmless=dict(harmless_of(launch.engine, flags.values())),
     )
 
@@ -173,11 +173,6 @@ def _about_release(launch: Launch, release: str | None, table: FlagTable) -> lis
     if release != table.version:
         return [f"no table of {launch.engine} {release}: flags are read as those of {table.version}, no default is filled in"]
     return []
-
-
-def _near(given: Given, table: FlagTable) -> str:
-    hint = near(given.name, table.kinds())
-    return "" if hint.startswith("known:") else hint
 
 
 def _shown(launch: Launch) -> str:

@@ -24,7 +24,10 @@ Kind = Literal["value", "store", "switch", "list", "optional", "two", "unknown"]
 
 
 class FlagTable(Model):
-    """What one release of an engine declares. Names are without dashes; `aliases` and `negated` are spelt with them."""
+    """What one release of an engine declares. Names are without dashes; `aliases` and `negated` are spelt with them.
+
+    `methods` are drafting methods as the engine calls them, `speculation_keys` what vLLM's `--speculative-config` holds.
+    """
 
     engine: str
     version: str
@@ -39,6 +42,8 @@ class FlagTable(Model):
     negated: dict[str, str] = Field({})
     env: dict[str, str] = Field({})
     defaults: dict[str, Any] = Field({})
+    methods: tuple[str, ...] = ()
+    speculation_keys: tuple[str, ...] = ()
 
     def kinds(self) -> dict[str, Kind]:
         names: tuple[Kind, ...] = ("value", "store", "switch", "list", "optional", "two")

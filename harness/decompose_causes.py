@@ -40,7 +40,8 @@ def cause(name: str, found: Decomposition) -> Cause:
     if disturbed := _disturbance(found):
         return Cause("disturbance", f"{name} {_outcome(found)}: no cause named. {disturbed} {_account(found)}")
     kind = _kind(found)
-    return Cause(kind, f"{name} {_outcome(found)}: {kind}. {_evidence(kind, found)} {_account(found)}")
+    joint = "; what weighs most is" if _is_level(found) else ":"  # where there is no effect, there is no cause of one
+    return Cause(kind, f"{name} {_outcome(found)}{joint} {kind}. {_evidence(kind, found)} {_account(found)}")
 
 
 def _disturbance(found: Decomposition) -> str:
@@ -65,9 +66,14 @@ def _kind(found: Decomposition) -> Kind:
     return "acceptance" if (found.budget or 0) > needed else largest
 
 
+def _is_level(found: Decomposition) -> bool:
+    measured = found.measured
+    return measured.low is not None and measured.high is not None and measured.low <= 1 <= measured.high
+
+
 def _outcome(found: Decomposition) -> str:
     measured = found.measured
-    if measured.low is not None and measured.high is not None and measured.low <= 1 <= measured.high:
+    if _is_level(found):
         return f"is not told apart from plain in decoding ({measured.ratio:.2f}x [{measured.low:.2f}, {measured.high:.2f}])"
     word = "faster" if measured.ratio > 1 else "slower"
     interval = "" if measured.low is None else f" [{measured.low:.2f}, {measured.high:.2f}]"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -146,6 +147,12 @@ def test_the_cause_is_the_part_that_was_made_dear(kind: str, case: Decomposition
     assert got.kind == kind
     assert f": {kind}." in got.sentence
     assert "nan" not in got.sentence
+
+
+def test_where_no_effect_is_told_no_cause_of_one_is_named():
+    case = found(draft=20, verify=20, tokens=2)
+    level = replace(case, measured=Speedup(1.0, 3, 6, Interval(0.0, 0.05, 2.0)))
+    assert "not told apart from plain in decoding (1.00x [0.81, 1.24]); what weighs most is " in cause("arm", level).sentence
 
 
 def test_too_little_is_accepted_where_no_single_cost_would_save_the_arm():

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from harness.audit.account import Account, Fact
+from harness.audit.advice import OPEN, Side, advice, find_out, one_sided
 from harness.audit.releases import is_within
-from harness.control.factors import class_of, is_draft, remedy, table
+from harness.control.factors import class_of, is_draft, table
 from harness.control.findings import Finding
 
 Kind = Literal["treatment", "implied", "confounder", "unknown", "note"]
@@ -25,7 +26,6 @@ NONE = "none"
 USUAL = (("draft_tree_width", 1),)
 # What a launch command calls these drafters: the checkpoint's architecture tells them apart.
 SERVED_AS = {"dflash2": "dflash", "xpress": "dflash"}
-BUDGET_REMEDY = "give both the same budget, or show each drafter at its best in a second table"
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ def _equal(name: str, a: Account, b: Account, one: Fact, two: Fact) -> Differenc
         return Difference(name, "unknown", one, two, one.where, "state the budget of both")
     if {one.origin, two.origin} == {"stated", "supposed"} and one.value is not None:
         return Difference(
-            name, "confounder", one, two, "set on one side only, and the release is not stated", _set_on_both(name)
+            name, "confounder", one, two, ONE_SIDE_NO_RELEASE, one_sided(name, one, "a" if one.origin == "supposed" else "b")
         )
     return None
 
@@ -137,10 +137,12 @@ def _one_sided(name: str, a: Account, b: Account, one: Fact | None, two: Fact | 
         return Difference(name, "note", one, two, "only a run can tell", "-")
     if fact.origin in ("implied", "supposed", "default"):
         return _moved_on_one_side(name, one, two, fact)
-    if a.source == b.source == "command":
-        return Difference(name, "confounder", one, two, "set on one side only", _set_on_both(name))
+    side: Side = "a" if one is None else "b"
+    if silent.source == "command" and (name in OPEN or a.source == b.source):
+        kind: Kind = "unknown" if name in OPEN else "confounder"
+        return Difference(name, kind, one, two, OPEN.get(name, "set on one side only"), one_sided(name, fact, side))
     why = "its source does not state it" if name in silent.unstated else f"the {silent.source} does not state it"
-    return Difference(name, "unknown", one, two, why, f"find out, or state {name} on both sides")
+    return Difference(name, "unknown", one, two, why, find_out(name, fact))
 
 
 def _moved_on_one_side(name: str, one: Fact | None, two: Fact | None, fact: Fact) -> Difference | None:
@@ -161,15 +163,4 @@ def why_it_matters(name: str) -> str:
 
 
 def _remedy(name: str, kind: Kind, one: Fact, two: Fact) -> str:
-    if kind == "treatment":
-        return "-"
-    if name == "draft_budget":
-        return BUDGET_REMEDY
-    if "supposed" in (one.origin, two.origin):
-        return f"state the release (--version-a, --version-b), or pin {name} on both sides"
-    return remedy(name) if name in table() else f"make {name} equal"
-
-
-def _set_on_both(name: str) -> str:
-    bare = name.removeprefix("flag.").removeprefix("env.")
-    return f"set {bare} on both sides, or state the release whose default it is"
+    return "-" if kind == "treatment" else advice(name, one, two)

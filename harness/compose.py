@@ -31,7 +31,7 @@ from harness.baselines import check_baselines
 from harness.config import Run
 from harness.config_errors import ConfigError, flat_keys, from_hydra, from_pydantic, from_yaml, near
 from harness.config_lists import no_such_entry
-from harness.fetch import fetch_command
+from harness.fetch import fetch_command, gguf_remedy
 from harness.published import published_of
 from harness.rigs import ROOT, RigFile, find_rig, list_rigs
 
@@ -236,6 +236,6 @@ def _absent_checkpoints(run: Run) -> Iterator[str]:
         if (found := arm.checkpoint) is None or found.revision:
             continue
         if not any((base / found.location).exists() for base in (ROOT, Path.cwd())):
-            how = fetch_command(found.location, found.fetched_from)
-            remedy = f"fetch it: {how}" if how else "give an existing path, or a revision if it is a hub repository"
-            yield f"arms.{name}.checkpoint.location: '{found.location}' does not exist; {remedy}"
+            key, how = f"arms.{name}.checkpoint.location", fetch_command(found.location, found.fetched_from)
+            named = gguf_remedy(found.location, key) or "give an existing path, or a revision if it is a hub repository"
+            yield f"{key}: '{found.location}' does not exist; {f'fetch it: {how}' if how else named}"

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from pathlib import PurePath
 
+GGUF_REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+-gguf", re.IGNORECASE)
 TOKENIZER_FILES = ["*.json", "*.jinja", "merges.txt", "vocab.txt", "tokenizer.model"]
 
 
@@ -14,6 +16,13 @@ def fetch_command(path: str, repository: str | None) -> str | None:
         return None
     file = PurePath(path)
     return f"hf download {repository} {file.name} --local-dir {file.parent}"
+
+
+def gguf_remedy(location: str, key: str) -> str | None:
+    """What to do where a rig names a hub repository of GGUF files, of which one is meant; null where it names none."""
+    if not GGUF_REPOSITORY.fullmatch(location):
+        return None
+    return f"fetch the file that you mean: hf download {location} FILE.gguf --local-dir checkpoints, and set {key} to it"
 
 
 def tokenizer_command(repository: str, revision: str) -> str:

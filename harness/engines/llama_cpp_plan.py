@@ -16,7 +16,7 @@ from harness.engines.drafter_files import gaps_between
 from harness.engines.method_support import machine_gap, option_gaps
 from harness.engines.server_dialect import checkpoint_path
 from harness.estimate_memory import NOTHING, Needs, needs_of, plan_memory
-from harness.fetch import fetch_command
+from harness.fetch import fetch_command, gguf_remedy
 from harness.held import slot_tokens
 
 SERVER = Path(__file__).with_name("llama_cpp_server.py")
@@ -100,13 +100,21 @@ def _missing_method(run: Run, arm: Arm) -> list[str]:
     wanted = METHODS.get(arm.method)
     if wanted is None:
         return [f"arm method '{arm.method}': llama.cpp has none of this name; it has {', '.join(METHODS)}"]
+    refused = [name for name, value in arm.options.items() if name in ("sample", "confidence") and value]
+    cannot = (f"arm option '{name}': llama.cpp cannot; leave it off" for name in refused)
+    return [*_missing_program(run, arm.method, wanted), *_missing_size(arm), *cannot]
+
+
+def _missing_program(run: Run, method: str, wanted: str) -> list[str]:
+    """Whether the program is there, and knows the method. A GPU's rig is not judged by the CPU server that is here."""
+    if machine_gap(run) and run.engine.binary is None:
+        return [f"engine.binary: not set; on the GPU's machine {_get_program(run)}"]
     known = _help(tuple(program(run)))
     if known is None:
         return [f"engine: '{' '.join(program(run))}' does not run; {_get_program(run)}"]
     if not re.search(rf"\b{wanted}\b", known):
-        return [f"arm method '{arm.method}': this llama.cpp has no --spec-type {wanted}; use a newer build"]
-    refused = [name for name, value in arm.options.items() if name in ("sample", "confidence") and value]
-    return [*_missing_size(arm), *(f"arm option '{name}': llama.cpp cannot; leave it off" for name in refused)]
+        return [f"arm method '{method}': this llama.cpp has no --spec-type {wanted}; use a newer build"]
+    return []
 
 
 def _get_program(run: Run) -> str:
@@ -130,8 +138,19 @@ def _missing_drafter(run: Run, arm: Arm) -> list[str]:
     path = drafter_path(arm)
     if path is None or path.endswith(".gguf"):
         return gaps_between(arm, Path(path), gguf_path(run)) if path else []
+    if not Path(path).exists():
+        return _absent(arm, path)
     how = f"python -m drafters.export_gguf {path} {gguf_path(run)}"
     return [f"arm '{arm.label}': {path} holds no single .gguf; export it: {how}"]
+
+
+def _absent(arm: Arm, location: str) -> list[str]:
+    """A drafter that is not on this disk. llama.cpp loads no revision of a hub repository; one without is told elsewhere."""
+    if arm.checkpoint is None or arm.checkpoint.revision is None:
+        return []
+    key = "its arm's checkpoint.location"
+    how = gguf_remedy(location, key) or f"download it: hf download {location} --revision {arm.checkpoint.revision}; set {key}"
+    return [f"arm '{arm.label}': '{location}' is not on this disk; {how}"]
 
 
 def _unservable(run: Run) -> list[str]:

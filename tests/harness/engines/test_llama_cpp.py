@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from drafters.ngram_simple import NgramSimpleDrafter
-from harness.compose import compose_run
+from harness.compose import compose_run, missing_parts
 from harness.config import Arm, Checkpoint, Run
 from harness.engines import llama_cpp_plan
 from harness.engines.base import UNKNOWN_ID, Chunk, EngineError, Request
@@ -199,6 +199,29 @@ def test_what_this_llama_cpp_cannot_serve_is_refused_before_launch(tmp_path: Pat
     assert "llama.cpp has no fp8" in gaps(RUN.arms["plain"], block)
     elsewhere = RUN.engine.model_copy(update={"flags": {**RUN.engine.flags, "gguf": "/nowhere/x.gguf"}})
     assert "'/nowhere/x.gguf' does not exist" in gaps(RUN.arms["plain"], RUN.model_copy(update={"engine": elsewhere}))
+
+
+def test_what_is_not_on_this_disk_gets_no_advice_to_export_it_and_no_judgement_of_a_build(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(llama_cpp_plan, "_help", lambda argv: "--spec-type none")
+    monkeypatch.setattr("harness.engines.method_support.shutil.which", lambda name: None)
+    run = compose_run("published/rtx4090_qwen27b_depths").run
+    told = {name: [*DIALECT.missing(run, arm)] for name, arm in run.arms.items()}
+    assert not [line for lines in told.values() for line in lines if "export" in line or "newer build" in line]
+    assert [line for line in told["dflash2"] if line.startswith("engine.binary: not set; on the GPU's machine build")]
+    assert [line for line in missing_parts(run) if line.startswith("arms.dflash2.checkpoint.location")] == [
+        "arms.dflash2.checkpoint.location: 'incoai/Qwen3.8-27B-DFlash2-GGUF' does not exist; fetch the file that you mean: "
+        "hf download incoai/Qwen3.8-27B-DFlash2-GGUF FILE.gguf --local-dir checkpoints, and set "
+        "arms.dflash2.checkpoint.location to it"
+    ]
+
+
+def test_a_revision_of_a_hub_repository_is_to_be_downloaded_first() -> None:
+    arm = drafting("eagle3", "org/Drafter")
+    pinned = arm.model_copy(update={"checkpoint": Checkpoint(location="org/Drafter", revision="main")})
+    assert not [line for line in DIALECT.missing(RUN, arm) if "org/Drafter" in line]  # told with the rig's checkpoints
+    assert [line for line in DIALECT.missing(RUN, pinned) if "hf download org/Drafter --revision main" in line]
 
 
 def test_a_program_that_does_not_run_is_told() -> None:

@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from harness.metrics import Maybe, Missing, Row, Rows, length_parity, per_user_tps, request_tps
-from harness.metrics.pairs import block_log_ratios, paired_log_ratios
+from harness.metrics import (
+    Maybe,
+    Missing,
+    Row,
+    Rows,
+    length_parity,
+    per_user_tps,
+    prompt_key,
+    request_tps,
+    succeeded,
+)
+from harness.metrics.pairs import block_log_ratios, paired_log_ratios, shared_blocks
 from harness.stats import Array, Finding, Speedup, block_speedup, crossed_bootstrap, holm, judge, noise_floor, paired_speedup
 
 
@@ -23,13 +34,14 @@ def output_speedup(arms: Mapping[str, Rows], arm: str, plain: str, concurrency: 
     ratios = block_log_ratios(arms[arm], arms[plain], concurrency)
     if isinstance(ratios, Missing):
         return ratios
+    if not len(ratios):
+        return Missing("no_whole_block")
     return block_speedup(ratios, len({(r["prompt_set"], r["prompt_id"]) for r in arms[arm]}))
 
 
 def per_prompt_speedup(arms: Mapping[str, Rows], arm: str, plain: str) -> Speedup | Missing:
     """Paired ratio of end-to-end output rates per prompt."""
-    pairs = paired_log_ratios(arms, arm, plain, request_tps)
-    return paired_speedup(pairs.log_ratio_BP, pairs.strata)
+    return _paired(arms, arm, plain, request_tps)
 
 
 def decode_speedup(arms: Mapping[str, Rows], arm: str, plain: str, budgets: Mapping[str, int | None]) -> Speedup | Missing:
@@ -38,8 +50,7 @@ def decode_speedup(arms: Mapping[str, Rows], arm: str, plain: str, budgets: Mapp
     def rate(row: Row) -> Maybe:
         return per_user_tps(row, budgets[str(row["arm"])])
 
-    pairs = paired_log_ratios(arms, arm, plain, rate)
-    return paired_speedup(pairs.log_ratio_BP, pairs.strata)
+    return _paired(arms, arm, plain, rate)
 
 
 def latency_speedup(arms: Mapping[str, Rows], arm: str, plain: str) -> Speedup | Missing:
@@ -50,8 +61,26 @@ def latency_speedup(arms: Mapping[str, Rows], arm: str, plain: str) -> Speedup |
         return parity
     if not parity.comparable:
         return Missing("lengths_differ")
-    pairs = paired_log_ratios(arms, arm, plain, lambda row: 1e9 / max(1, int(row["ended_ns"]) - int(row["sent_ns"])))
-    return paired_speedup(pairs.log_ratio_BP, pairs.strata)
+    return _paired(arms, arm, plain, lambda row: 1e9 / max(1, int(row["ended_ns"]) - int(row["sent_ns"])))
+
+
+def _paired(arms: Mapping[str, Rows], arm: str, plain: str, value: Callable[[Row], Maybe]) -> Speedup | Missing:
+    """The speedup over the pairs of a per-request value, or the reason for which there are none."""
+    pairs = paired_log_ratios(arms, arm, plain, value)
+    return paired_speedup(pairs.log_ratio_BP, pairs.strata) if pairs.log_ratio_BP.size else _without_pairs(arms, value)
+
+
+def _without_pairs(arms: Mapping[str, Rows], value: Callable[[Row], Maybe]) -> Missing:
+    """No block is whole, no prompt succeeded everywhere, or the reason that most requests give for having no value."""
+    blocks = shared_blocks(arms)
+    if not blocks:
+        return Missing("no_whole_block")
+    rows = [row for found in arms.values() for row in succeeded(found)]
+    there = {(str(row["arm"]), int(row["block"]), prompt_key(row)) for row in rows}
+    whole = {key for _, _, key in there if all((name, block, key) in there for name in arms for block in blocks)}
+    values = (value(row) for row in rows if prompt_key(row) in whole)
+    reasons = Counter(found.reason for found in values if isinstance(found, Missing))
+    return Missing(reasons.most_common(1)[0][0] if reasons else "no_pairs")
 
 
 def claims(found: Mapping[str, Speedup | Missing], a_a: str | None, floor: float) -> dict[str, Finding]:

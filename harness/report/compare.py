@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from harness.report.footnotes import refusals
+from harness.report.refusals import speedup_refusals
 from harness.report.rig_difference import Difference, arm_difference, differences
 from harness.report.run import FinishedRun, read_run
 from harness.report.sections import BEST
@@ -119,5 +119,5 @@ def _notes(runs: tuple[FinishedRun, FinishedRun], tables: tuple[Lines, Lines]) -
             if only := sorted({str(key[place]) for key in ours} - {str(key[place]) for key in theirs}):
                 yield f"only in {name}: {kind} {', '.join(only)}"
     for name, lines in zip("AB", tables, strict=True):
-        yield from (f"{name}, {text}" for text in refusals({without_speedup(line) for line in lines.values()} - {""}))
+        yield from (f"{name}, {text}" for text in speedup_refusals(map(without_speedup, lines.values())))
     yield NO_RATIO

@@ -14,8 +14,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from harness.report.compare import NO_RATIO
-from harness.report.footnotes import refusals
 from harness.report.header import header_lines
+from harness.report.refusals import speedup_refusals
 from harness.report.rig_difference import factors
 from harness.report.run import FinishedRun, read_run
 from harness.report.summary import ALL, cells, numbers
@@ -46,8 +46,7 @@ def print_folder(folder: Path, console: Console) -> int:
         console.print(f"\n[bold]{escape(rig)}[/]  {len(group)} runs", highlight=False)
         lines = [_lines(run) for run in group]
         console.print(_table(group, lines))
-        reasons = {without_speedup(line) for one in lines for line in one.values()} - {""}
-        for text in refusals(reasons):
+        for text in speedup_refusals(without_speedup(line) for one in lines for line in one.values()):
             console.print(f"[dim]{escape(text)}[/]", highlight=False)
     console.print(f"\n[dim]over all content classes of a run, n requests per arm; {NO_RATIO}[/]", highlight=False)
     return int(any("incomplete" in dict(header_lines(run)) for run in runs))

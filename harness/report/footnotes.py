@@ -8,14 +8,14 @@ from dataclasses import replace
 from itertools import combinations
 
 from harness.control import Control, Finding
-from harness.metrics import LENGTH_LIMIT, REASONS, Row
+from harness.metrics import LENGTH_LIMIT, Row
 from harness.metrics.load import is_one_wave
+from harness.report.refusals import refusals
 from harness.report.run import FinishedRun
 from harness.report.summary import ALL, Number
 from harness.report.table import Line, verdict_of
 from harness.stats import CLAIM_BLOCKS, standard_errors
 
-REFUSALS = {"coalesced", "exceeds_budget", "concurrency_not_reached", "no_pairs", "two_sessions"}
 Groups = Mapping[str, Mapping[str, Line]]
 
 
@@ -44,8 +44,7 @@ def control_lines(run: FinishedRun, concurrency: int, groups: Groups) -> Iterato
     yield from _wide_lines(run.complete_blocks(), groups)
     yield from _pair_lines(run, concurrency, seen)
     yield from _wave_lines(run, concurrency)
-    notes = {number.note for arms in groups.values() for line in arms.values() for number in line.values()}
-    yield from refusals(notes & REFUSALS)
+    yield from refusals(groups)
 
 
 def _wave_lines(run: FinishedRun, concurrency: int) -> Iterator[str]:
@@ -56,12 +55,6 @@ def _wave_lines(run: FinishedRun, concurrency: int) -> Iterator[str]:
             cells.setdefault(str(row["cell_id"]), []).append(row)
     if run.config["protocol"]["load"] == "closed" and any(is_one_wave(cell, concurrency) for cell in cells.values()):
         yield "rates: from first send to last end, ramp and tail included: one wave fills the slots once (see protocol.waves)"
-
-
-def refusals(reasons: Iterable[str]) -> Iterator[str]:
-    """What each of several keys of `REASONS` means, for the foot of a table."""
-    for reason in sorted(reasons):
-        yield f"refused: {REASONS[reason]}"
 
 
 def _wide_lines(blocks: int, groups: Groups) -> Iterator[str]:

@@ -206,7 +206,19 @@ def test_a_coalesced_stream_refuses_time_per_token_in_the_table(tmp_path):
             row["chunk_tokens"] = [row["chunk_tokens"][0], *[0] * (len(row["chunk_tokens"]) - 2), sum(row["chunk_tokens"][1:])]
     text = printed(write_run(tmp_path / "run", rows))
     assert "refused" in text
-    assert "refused: a chunk holds more tokens than a step can make" in text
+    told = "refused: decode_speedup of ngram, plain2; tpot_ms, per_user_tps, chunk_gap_ms, step_ms of ngram: a chunk holds more"
+    assert told in " ".join(text.split())
+
+
+def test_what_short_answers_lack_is_named_with_the_reason(tmp_path):
+    rows = simulate(2)
+    for row in rows["requests"]:
+        row |= {"chunk_ns": row["chunk_ns"][:1], "chunk_tokens": row["chunk_tokens"][:1], "chunk_reasoning": [False]}
+    text = printed(write_run(tmp_path / "run", rows))
+    assert re.search(
+        r"^refused: tpot_ms, per_user_tps; decode_speedup of ngram, plain2: no token arrived after the first chunk", text, re.M
+    )
+    assert "no prompt succeeded" not in text
 
 
 def test_failures_are_counted_and_confound(tmp_path):

@@ -68,7 +68,24 @@ def test_the_decode_ratio_leaves_prefill_out():
 
 def test_a_coalesced_stream_has_no_decode_ratio():
     budgets = {"plain": None, "plain2": None, "ngram": 1}
-    assert decode_speedup(arms(1), "ngram", "plain", budgets) == Missing("no_pairs")
+    assert decode_speedup(arms(1), "ngram", "plain", budgets) == Missing("coalesced")
+
+
+def test_a_speedup_that_cannot_be_had_says_why_and_not_that_prompts_failed():
+    """Answers of one chunk have no decode time though every request succeeded; a block that is not whole failed nowhere."""
+    budgets = {"plain": None, "plain2": None, "ngram": 4}
+    short = {
+        name: [row | {"chunk_ns": row["chunk_ns"][:1], "chunk_tokens": row["chunk_tokens"][:1]} for row in rows]
+        for name, rows in arms(1).items()
+    }
+    assert decode_speedup(short, "ngram", "plain", budgets) == Missing("one_chunk")
+    assert decode_speedup({**arms(1), "plain2": short["plain2"]}, "ngram", "plain", budgets) == Missing("one_chunk")
+    assert output_speedup(short, "ngram", "plain", 1).ratio > 1, "the whole request has its time"
+    for level in (1, 2):
+        begun = {name: rows if name == "plain" else [] for name, rows in arms(level).items()}
+        assert output_speedup(begun, "ngram", "plain", level) == Missing("no_whole_block")
+    failed = {name: [row | {"error": "died", "finish": None} for row in rows] for name, rows in arms(1).items()}
+    assert output_speedup(failed, "ngram", "plain", 1) == Missing("no_pairs")
 
 
 def test_latency_is_compared_only_between_outputs_of_one_length():

@@ -75,4 +75,4 @@ def test_an_arm_without_a_speedup_says_why_in_its_line_and_below_the_table(tmp_p
     print_folder(tmp_path, Console(file=out, width=160, force_terminal=False))
     line = next(text for text in out.getvalue().splitlines() if text.startswith("  ngram at 1"))
     assert line.rstrip().endswith("two sessions")
-    assert f"refused: {REASONS['two_sessions']}" in " ".join(out.getvalue().split())
+    assert f"refused: speedup: {REASONS['two_sessions']}" in " ".join(out.getvalue().split())

@@ -69,6 +69,24 @@ def acquire(folder: Path) -> int:
     return lock
 
 
+def is_held(folder: Path) -> bool:
+    """Whether a process of this machine holds the lock of `acquire` now. Shares it for an instant to find out, writes nothing;
+    false where there is no lock file, or no locks."""
+    try:
+        lock = os.open(folder / ".lock", os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    finally:
+        os.close(lock)
+    return False
+
+
 def remove_leftovers(folder: Path) -> None:
     """What a killed process was writing."""
     for path in (*folder.glob(f"{ASIDE}*"), *folder.glob(f"*/{ASIDE}*")):

@@ -35,6 +35,8 @@ def header_lines(run: FinishedRun) -> list[tuple[str, str]]:
         ("run", run.run_id),
     ]
     done, asked = run.cells()
+    if run.being_measured:
+        return [*lines, ("incomplete", f"being measured now, {done} of {asked} cells so far")]
     return (
         lines if done >= asked else [*lines, ("incomplete", f"{done} of {asked} cells are measured; the same command resumes")]
     )

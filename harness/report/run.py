@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +11,18 @@ import yaml
 
 from harness.audit.rig import stated_factors
 from harness.control import Control, Side, compare
+from harness.folders import is_held
 from harness.metrics import Row, Rows, integer, rows_of
-from harness.run_file import facts_of
+from harness.run_file import facts_of, is_finished
 from harness.store import read_tables
 
 
 @dataclass(frozen=True, slots=True)
 class FinishedRun:
-    """A run folder in memory; unfinished ones too. `config` is config.yaml, `facts` is run.json."""
+    """A run folder in memory; unfinished ones too. `config` is config.yaml, `facts` is run.json.
+
+    `being_measured`: a process was measuring it when it was read, so arms are compared on the cells that both have.
+    """
 
     run_id: str
     config: Mapping[str, Any]
@@ -31,6 +35,7 @@ class FinishedRun:
     widths: Rows = ()
     replays: Rows = ()
     grades: Rows = ()
+    being_measured: bool = False
 
     @property
     def methods(self) -> dict[str, str]:
@@ -127,11 +132,24 @@ class FinishedRun:
 
     def pair(self, one: str, other: str, concurrency: int, classes: Sequence[str] | None = None) -> Control | None:
         """The audit of any two arms; null where either has no cell yet. What the best baseline states is marked."""
-        sides = self.side(one, concurrency, classes), self.side(other, concurrency, classes)
+        run = self._of_shared_cells(one, other, concurrency) if self.being_measured else self
+        sides = run.side(one, concurrency, classes), run.side(other, concurrency, classes)
         control = compare(*sides, concurrency) if all(side.servings for side in sides) else None
         if control is None or self.plain_best not in (one, other):
             return control
         return control.with_stated(stated_factors(self.config, str(self.plain_best)), str(self.plain_best))
+
+    def _of_shared_cells(self, one: str, other: str, concurrency: int) -> FinishedRun:
+        """The run without cells of either arm whose counterpart is still to come: what is not asked yet is no difference."""
+        arms = self.measured(concurrency, tuple(self.classes(concurrency)))
+        first, second = ({_block_and_set(row) for row in arms[name]} for name in (one, other))
+
+        def is_kept(row: Row) -> bool:
+            other_level = int(row["concurrency"]) != concurrency or row["arm"] not in (one, other)
+            return other_level or _block_and_set(row) in first & second
+
+        requests = [row for row in self.requests if row["phase"] != "measured" or is_kept(row)]
+        return replace(self, requests=requests, cell_rows=[row for row in self.cell_rows if is_kept(row)])
 
 
 def _place(name: str, order: list[str]) -> int:
@@ -170,4 +188,5 @@ def read_run(folder: Path) -> FinishedRun:
         rows_of(tables.widths),
         rows_of(tables.replays),
         rows_of(tables.grades),
+        not is_finished(folder) and is_held(folder),
     )

@@ -1,6 +1,8 @@
 """The printed table and the tidy summary agree, fit the console, and never show what may not be shown."""
 
 import io
+import json
+import os
 import re
 from copy import deepcopy
 
@@ -10,6 +12,7 @@ import scipy.stats
 from rich.console import Console
 from synthetic import CONFIG, serving, simulate, write_run
 
+from harness.folders import acquire
 from harness.report import print_report, summary
 
 
@@ -219,6 +222,41 @@ def test_what_short_answers_lack_is_named_with_the_reason(tmp_path):
         r"^refused: tpot_ms, per_user_tps; decode_speedup of ngram, plain2: no token arrived after the first chunk", text, re.M
     )
     assert "no prompt succeeded" not in text
+
+
+def test_a_run_that_is_being_measured_says_so_and_accuses_no_arm_of_cells_still_to_come(tmp_path):
+    """Block 2 of ngram has its code and not yet its chat: less was asked, which is a difference only once nobody measures."""
+    rows = simulate(3)
+    late = [r for r in rows["requests"] if not (r["block"] == 2 and r["arm"] == "ngram" and r["content_class"] == "chat")]
+    folder = write_run(tmp_path / "run", {**rows, "requests": [r for r in late if r["block"] < 2 or r["arm"] != "plain2"]})
+    (folder / "run.json").write_text(json.dumps({"run_id": "run"}))
+    lock = acquire(folder)
+    try:
+        text = " ".join(printed(folder).split())
+    finally:
+        os.close(lock)
+    assert "being measured now, 30 of 36 cells so far" in text
+    assert "resumes" not in text
+    assert "control: ngram against plain CONTROLLED" in text
+    assert "confounded" not in text.partition(" n: requests per arm")[0]
+    text = " ".join(printed(folder).split())
+    assert "30 of 36 cells are measured; the same command resumes" in text
+    assert "confounded by prompts" in text
+
+
+def test_an_arm_without_a_cell_beside_plain_yet_has_no_verdict(tmp_path):
+    rows = simulate(1)
+    begun = [r for r in rows["requests"] if (r["arm"], r["content_class"]) in (("plain", "code"), ("ngram", "chat"))]
+    folder = write_run(tmp_path / "run", {**rows, "requests": begun})
+    (folder / "run.json").write_text(json.dumps({"run_id": "run"}))
+    lock = acquire(folder)
+    try:
+        text = " ".join(printed(folder).split())
+    finally:
+        os.close(lock)
+    assert "ngram: not measured beside plain at concurrency 1 yet" in text
+    assert "refused: speedup" in text
+    assert "no block was measured whole by every arm" in text
 
 
 def test_failures_are_counted_and_confound(tmp_path):

@@ -10,7 +10,7 @@ import numpy as np
 
 from harness.metrics import Maybe, Missing, Row, Rows
 from harness.metrics.breakeven import Crossover, Level, break_even_length, crossover
-from harness.metrics.decomposition import StepCost, predicted_speedup, step_cost, step_speedup, verify_ms_by_width
+from harness.metrics.decomposition import StepCost, predicted_speedup, step_cost, step_speedup, sweep_fault, verify_ms_by_width
 from harness.stats import Speedup, block_speedup
 
 
@@ -68,7 +68,8 @@ def decompose(
     if isinstance(ours, Missing) or isinstance(theirs, Missing):  # cannot be: each block has one
         return Missing("no_full_batch")
     logs = np.array([math.log(step_speedup(a, p)) for a, p in pairs.values()])
-    by_width = verify_ms_by_width(sweep, concurrency)
+    disturbed = sweep_fault(sweep, concurrency) is not None
+    by_width = {} if disturbed else verify_ms_by_width(sweep, concurrency)
     per_block = {b: verify_ms_by_width([r for r in sweep if int(r["block"]) == b], concurrency) for b in pairs}
     measured = block_speedup(logs, 0)
     assert isinstance(measured, Speedup)  # there is a block
@@ -78,8 +79,8 @@ def decompose(
         budget,
         coverage,
         measured,
-        predicted_speedup(ours, theirs, by_width),
-        _interval([predicted_speedup(a, p, per_block[b]) for b, (a, p) in pairs.items()]),
+        Missing("sweep_disturbed") if disturbed else predicted_speedup(ours, theirs, by_width),
+        None if disturbed else _interval([predicted_speedup(a, p, per_block[b]) for b, (a, p) in pairs.items()]),
         break_even_length(ours, theirs, coverage),
         _interval([break_even_length(a, p, coverage) for a, p in pairs.values()]),
         by_width,

@@ -16,6 +16,8 @@ from harness.metrics.rows import Row, Rows
 from harness.metrics.value import Maybe, Missing
 
 MS = 1e6
+ROUNDS_APART = 1.5  # by which the middle half of the rounds may spread at one row; 1.23 in the 25 rounds of results/sample
+FASTER_WIDE = 0.8  # of one row's time, below which no wider pass can lie: it reads the same and computes more
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +86,31 @@ def verify_ms_by_width(sweep: Rows, concurrency: int) -> dict[int, float]:
         if int(row["requests"]) == concurrency:
             found.setdefault(int(row["width"]), []).append(int(row["verify_ns"]))
     return {width: float(np.median(times)) / MS for width, times in sorted(found.items())}
+
+
+def sweep_fault(sweep: Rows, concurrency: int) -> str | None:
+    """Why a width sweep at this many requests says nothing of widths, null where it does or there is none.
+
+    Something else took the machine when one row's time does not come out again between rounds, or when more rows took far less.
+    """
+    rounds: dict[tuple[int, int], list[int]] = {}
+    for row in sweep:
+        if int(row["requests"]) == concurrency and int(row["width"]) == 1:
+            rounds.setdefault((int(row["block"]), int(row.get("round", 0))), []).append(int(row["verify_ns"]))
+    if not rounds:
+        return None
+    low, high = np.quantile([np.median(times) for times in rounds.values()], [0.25, 0.75])
+    if high > ROUNDS_APART * low:
+        return (
+            f"one row took {low / MS:.2f} to {high / MS:.2f} ms in the middle half of its rounds, over {ROUNDS_APART:g}x apart"
+        )
+    by_width = verify_ms_by_width(sweep, concurrency)
+    least = min(by_width, key=lambda width: by_width[width])
+    if by_width[least] < FASTER_WIDE * by_width[1]:
+        return (
+            f"{least} rows took {by_width[least]:.2f} ms and one row {by_width[1]:.2f}: a wider pass cannot be that much faster"
+        )
+    return None
 
 
 def swept_verify_ms(widths: Mapping[int, int], by_width: Mapping[int, float]) -> Maybe:

@@ -31,6 +31,7 @@ REASONS = {
     "failed": "the request failed",
     "no_full_batch": "no decode step ran with as many requests as were asked for",
     "no_width_sweep": "no width sweep was stored: the engine cannot, protocol.width_rounds is 0, or the serving was cut short",
+    "sweep_disturbed": "the width sweep was disturbed: its times of one row and of more do not fit together",
     "width_not_swept": "a step was wider than the widths that were swept",
     "one_level": "a crossover needs two levels of concurrency",
     "no_crossover": "the speedup does not fall through 1 between the measured levels",

@@ -9,7 +9,7 @@ from harness.decompose import Decomposition, crossover_of, decompose
 from harness.decompose_causes import cause
 from harness.metrics import Maybe, Missing, Row
 from harness.metrics.breakeven import Crossover
-from harness.metrics.decomposition import StepCost, step_cost, step_difference_ms, verify_ms_by_width
+from harness.metrics.decomposition import StepCost, step_cost, step_difference_ms, sweep_fault, verify_ms_by_width
 from harness.report.run import FinishedRun
 from harness.speedup import output_speedup
 from harness.stats import Speedup
@@ -97,9 +97,12 @@ def _interval(found: tuple[float, float] | None) -> str:
 
 
 def _sweep(run: FinishedRun, level: int) -> Iterator[str]:
-    """Every width of the sweep as a ratio to one row, with one row's time."""
-    by_width = verify_ms_by_width([row for row in run.widths if row["arm"] == run.plain], level)
-    if 1 in by_width:
+    """Every width of the sweep as a ratio to one row, with one row's time; why there is none where it was disturbed."""
+    sweep = [row for row in run.widths if row["arm"] == run.plain]
+    by_width = verify_ms_by_width(sweep, level)
+    if fault := sweep_fault(sweep, level):
+        yield f"width sweep at {level}: left out, {fault}; leave the machine idle and repeat"
+    elif 1 in by_width:
         ratios = ", ".join(f"{width} {ms / by_width[1]:.2f}" for width, ms in by_width.items() if width > 1)
         yield f"width sweep at {level}: one row {by_width[1]:.2f} ms; rows and ratio to one: {ratios}"
 

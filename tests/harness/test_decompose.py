@@ -18,6 +18,7 @@ from harness.metrics.decomposition import (
     step_cost,
     step_difference_ms,
     step_speedup,
+    sweep_fault,
     swept_verify_ms,
     verify_ms_by_width,
 )
@@ -76,6 +77,23 @@ def test_the_sweep_takes_medians_at_its_own_number_of_requests():
     rows = sweep({1: 20, 5: 30}) + sweep({1: 99}, requests=8)
     assert verify_ms_by_width(rows, 1) == {1: 20.0, 5: 30.0}
     assert verify_ms_by_width(rows, 32) == {}
+
+
+def test_a_sweep_that_something_disturbed_is_left_out_with_its_reason():
+    """One row's time must come out again between rounds, and more rows cannot take far less."""
+    rounds = [row | {"round": n} for n in range(8) for row in sweep({1: 20, 5: 30})]
+    assert sweep_fault(rounds, 1) is None
+    assert sweep_fault(rounds, 32) is None, "nothing was swept there"
+    one_hiccup = [row | {"verify_ns": row["verify_ns"] * (50 if row["round"] == 3 else 1)} for row in rounds]
+    assert sweep_fault(one_hiccup, 1) is None, "medians stand it"
+    unlike = [row | {"verify_ns": row["verify_ns"] * (4 if row["round"] % 2 else 1)} for row in rounds]
+    assert str(sweep_fault(unlike, 1)).startswith("one row took 20.00 to 80.00 ms in the middle half")
+    faster = sweep({1: 3822, 14: 0.16 * 3822})
+    assert str(sweep_fault(faster, 1)).startswith("14 rows took 611.52 ms and one row 3822.00")
+    arm, plain = [step(verify=30, width=14)], [step()]
+    found = decompose(arm, plain, faster, 1, 13, 1.0)
+    assert not isinstance(found, Missing)
+    assert (found.predicted, found.predicted_interval, found.by_width) == (Missing("sweep_disturbed"), None, {})
 
 
 def test_a_width_that_was_not_swept_is_refused_and_never_interpolated():

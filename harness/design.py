@@ -12,8 +12,16 @@ CLAIM_BLOCKS = 5  # as harness.stats grades a speedup
 
 
 def design_lines(run: Run) -> list[str]:
-    """Order, replication, pace, warm-up and window of a run, one line each."""
-    return [*_order(run), _replication(run), *_pace(run), _warm_up(run), _window(run)]
+    """Unequal budgets, order, replication, pace, warm-up and window of a run, one line each."""
+    return [*_budgets(run), *_order(run), _replication(run), *_pace(run), _warm_up(run), _window(run)]
+
+
+def _budgets(run: Run) -> Iterator[str]:
+    """Arms with other budgets than their fellows differ in more than the drafter."""
+    budgets = {name: arm.draft_budget for name, arm in run.arms.items() if arm.draft_budget is not None}
+    if len(set(budgets.values())) > 1:
+        told = ", ".join(f"{name} {budget}" for name, budget in budgets.items())
+        yield f"budgets: not equal ({told}), so the drafter is not the only variable between these arms"
 
 
 def _order(run: Run) -> Iterator[str]:

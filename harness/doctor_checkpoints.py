@@ -24,10 +24,11 @@ def checkpoint_checks(run: Run, reach: Callable[[str], bool] | None = None) -> I
     if run.target.source == "hub":
         only_rendered = run.target.fetched_from is not None
         what, get = ("tokenizer", tokenizer_command) if only_rendered else ("target", _download)
-        yield _hub(what, run.target.location, run.target.revision, reach or reachable, get)
+        keys = "target.source=folder and target.location"
+        yield _hub(what, run.target.location, run.target.revision, reach or reachable, get, keys)
     drafters = {arm.checkpoint.location: (name, arm.checkpoint) for name, arm in run.arms.items() if arm.checkpoint}
     for name, checkpoint in drafters.values():
-        where = next((base / checkpoint.location for base in (Path.cwd(), ROOT) if (base / checkpoint.location).exists()), None)
+        where = next((base / checkpoint.location for base in _bases() if (base / checkpoint.location).exists()), None)
         if where is not None:
             yield (f"checkpoint, {name}", "ok", f"{checkpoint.location} is on this disk", "")
             yield from _reach(name, where, run.target.context)
@@ -36,7 +37,20 @@ def checkpoint_checks(run: Run, reach: Callable[[str], bool] | None = None) -> I
             fix = how or "train it, copy it there, or give a revision if it is a hub repository"
             yield (f"checkpoint, {name}", "fault", f"'{checkpoint.location}' is not on this disk", fix)
         else:
-            yield _hub(f"checkpoint, {name}", checkpoint.location, checkpoint.revision, reach or reachable, _download)
+            key = f"arms.{name}.checkpoint.location"
+            yield _hub(f"checkpoint, {name}", checkpoint.location, checkpoint.revision, reach or reachable, _download, key)
+
+
+def only_on_the_hub(run: Run) -> list[str]:
+    """Hub repositories that the rig names and that are neither on this disk nor in the hub's cache. Asks no network."""
+    named = [(run.target.location, run.target.revision)] if run.target.source == "hub" else []
+    drafters = [arm.checkpoint for arm in run.arms.values() if arm.checkpoint and arm.checkpoint.revision]
+    named += [(one.location, one.revision) for one in drafters if not any((base / one.location).exists() for base in _bases())]
+    return list(dict.fromkeys(place for place, revision in named if cached_commit(place, revision or "main") is None))
+
+
+def _bases() -> tuple[Path, Path]:
+    return Path.cwd(), ROOT
 
 
 def _reach(name: str, folder: Path, context: int) -> Iterator[Told]:
@@ -53,9 +67,17 @@ def _download(repository: str, revision: str) -> str:
 
 
 def _hub(
-    name: str, repository: str, revision: str | None, reach: Callable[[str], bool], command: Callable[[str, str], str]
+    name: str,
+    repository: str,
+    revision: str | None,
+    reach: Callable[[str], bool],
+    command: Callable[[str, str], str],
+    keys: str,
 ) -> Told:
-    """A hub repository: cached under its commit, cached under a branch (with the commit to pin), reachable, or neither."""
+    """A hub repository: cached under its commit, cached under a branch (with the commit to pin), reachable, or neither.
+
+    `keys` are what a rig sets to take a copied folder instead.
+    """
     asked = revision or "main"
     commit = cached_commit(repository, asked)
     get = command(repository, asked)
@@ -65,7 +87,7 @@ def _hub(
         return (name, "warning", f"{repository} is cached; '{asked}' can move", f"pin its revision: {commit}")
     if reach(repository):
         return (name, "warning", f"{repository} is not on this disk; the hub has it", f"download it before the run: {get}")
-    fix = f"on a machine with access: {get}; then copy the folder and give its path"
+    fix = f"on a machine with access: {get}; then copy the folder here and set {keys} to its path"
     return (name, "fault", f"{repository} is not on this disk, and the hub does not show it to this machine", fix)
 
 

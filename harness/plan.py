@@ -14,6 +14,7 @@ from harness.best_budget import sweep_run
 from harness.compose import ComposedRun, ConfigError, load_dotted, missing_parts
 from harness.config import Arm, Run
 from harness.design import design_lines
+from harness.doctor_checkpoints import only_on_the_hub
 from harness.engines.base import ArmError, ArmPlan, Engine, Memory
 from harness.estimate import estimate
 from harness.held import beside_asked, too_small
@@ -124,6 +125,9 @@ def print_plan(plan: Plan, console: Console) -> None:
         console.print(f"[red]missing[/]: {escape(item)}", soft_wrap=True)
     if not plan.missing:
         console.print("[green]nothing is missing on this machine[/]")
+    if absent := only_on_the_hub(run):
+        told = f"not in the hub's cache here: {', '.join(absent)}; whether it has them, and how to get them: samerig doctor"
+        console.print(escape(f"{told} {plan.composed.rig}"), soft_wrap=True)
 
 
 def _print_arm(name: str, arm: ArmPlan, moved: dict[str, str], console: Console) -> None:
@@ -137,7 +141,7 @@ def _print_arm(name: str, arm: ArmPlan, moved: dict[str, str], console: Console)
             "  environment  " + escape(" ".join(f"{name}={value}" for name, value in arm.env.items())), soft_wrap=True
         )
     console.print("  memory       " + (memory_line(arm.memory) or "no estimate"), soft_wrap=True)
-    if room := room_line(arm.memory):
+    if room := room_line(arm.memory) or _why_no_room(arm.memory):
         console.print("  room         " + room, soft_wrap=True)
     console.print()
 
@@ -150,6 +154,11 @@ def room_line(memory: Memory) -> str:
     if room < asked:
         return f"[red]does not fit[/]: room for {max(0, room)} KV tokens, the rig takes {asked}"
     return f"fits: {asked} KV tokens taken, room for {room}, so {room - asked} are left"
+
+
+def _why_no_room(memory: Memory) -> str:
+    is_drafter_unknown = memory.weights_bytes is not None and memory.drafter_weights_bytes is None
+    return "drafter weights unknown; room not judged" if is_drafter_unknown else ""
 
 
 def memory_line(memory: Memory) -> str:

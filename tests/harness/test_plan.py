@@ -151,3 +151,22 @@ def test_bytes_are_readable(size: int, text: str) -> None:
 def test_memory_that_the_engine_cannot_estimate_is_left_out() -> None:
     assert memory_line(Memory()) == ""
     assert memory_line(Memory(kv_bytes=1024)) == "estimate: KV cache 1.0 KiB (1024 bytes)"
+
+
+def test_what_only_the_hub_has_is_told_with_the_command_that_looks_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    text = _text(plan_run(compose_run("h200_qwen27b"), NOWHERE))
+    last = text.strip().splitlines()[-1]
+    assert last.startswith("not in the hub's cache here: Qwen/Qwen3.8-27B, RadixArk/Qwen3.8-27B-DSpark, incoai/")
+    assert last.endswith("samerig doctor h200_qwen27b")
+    assert "hub" not in _text(plan_run(compose_run("cpu_smollm2"), NOWHERE)).splitlines()[-1]
+
+
+def test_an_arm_of_unknown_weights_says_that_its_room_is_not_judged() -> None:
+    text = _text(plan_run(compose_run("h200_qwen27b"), NOWHERE))
+    assert text.count("room not judged") == 1
+    assert (
+        "room         drafter weights unknown; room not judged" in text.partition("\ndspark\n")[2].partition("\ndflash2\n")[0]
+    )

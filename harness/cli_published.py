@@ -74,6 +74,8 @@ def _claims(args: argparse.Namespace) -> int:
     elif args.csv:
         print(f"{args.csv}: {write_claims(args.conditions, args.csv)} claims")
     else:
+        if args.limit < 0:
+            raise ValueError(f"--limit: {args.limit} is less than no rows; give a number of rows, or 0 for all")
         print_claims(args.conditions, args.limit, console())
     return 0
 

@@ -69,7 +69,11 @@ def compose_run(rig: str, overrides: Sequence[str] = ()) -> ComposedRun:
     file = find_rig(rig)
     with _hydra_at(file):
         config = _compose(file, lists_for_concurrency(overrides))
-    return judge(config, rig, overrides)
+    try:
+        return judge(config, rig, overrides)
+    except ConfigError as error:
+        beside = file.without_defaults() if ": missing; " in str(error) else ""
+        raise ConfigError(f"{error}{beside}") from None
 
 
 def judge(config: DictConfig, rig: str, overrides: Sequence[str] = ()) -> ComposedRun:

@@ -12,6 +12,7 @@ from harness.config_errors import ConfigError, from_yaml, near
 ROOT = Path(__file__).resolve().parents[1]
 RIGS = ROOT / "rigs"
 PUBLISHED = "published"
+BEGIN = "begin it with `defaults: [cpu_smollm2, _self_]`, then state what differs"
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +29,11 @@ class RigFile:
     def groups(self) -> list[str]:
         """Names of the config groups it can choose from."""
         return sorted({path.name for folder in (self.folder, RIGS) for path in folder.iterdir() if _is_group(path)})
+
+    def without_defaults(self) -> str:
+        """What to say beside a missing key: that the file rests on no other rig; nothing where it does."""
+        text = (self.folder / f"{self.name}.yaml").read_text("utf-8")
+        return "" if "defaults" in (yaml.safe_load(text) or {}) else f"; {self.name}.yaml has no defaults: {BEGIN}"
 
 
 def _is_group(path: Path) -> bool:

@@ -5,6 +5,7 @@ Both say in one line where they come from, so that a copied table can be traced 
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -19,14 +20,18 @@ SHOWN = ("target", "engine", "machine", "sampling", "protocol")
 COLUMNS = (*SPEED, *DRAFTING)
 
 
-def provenance(run: FinishedRun) -> str:
-    """One line: run, rig, what was held still, hashes, day, and how to repeat it."""
+def provenance(run: FinishedRun, folder: Path | None = None) -> str:
+    """One line: run, rig, what was held still, hashes, day, and how to repeat it.
+
+    Repeated from `folder` as it was named; without one, as in a table that leaves this machine, from the results folder.
+    """
     words = dict(header_lines(run))
     hashes = [f"{name} {_hash(run, key)}" for name, key in (("config", "config_hash"), ("code", "code_hash"))]
     day = min((str(row["launched_at"])[:10] for row in run.servings), default="not measured")
     parts = [f"samerig {__version__}", run.run_id, run.config["name"], *(words[name] for name in SHOWN), *hashes, day]
     unfinished = [f"incomplete: {words['incomplete']}"] if "incomplete" in words else []
-    return " · ".join([*parts, *unfinished, f"repeat: samerig bench results/{run.run_id}/config.yaml"])
+    config = (folder or Path("results") / run.run_id) / "config.yaml"
+    return " · ".join([*parts, *unfinished, f"repeat: samerig bench {shlex.quote(str(config))}"])
 
 
 def _hash(run: FinishedRun, key: str) -> str:
@@ -36,7 +41,7 @@ def _hash(run: FinishedRun, key: str) -> str:
 def csv(folder: Path) -> str:
     """Every number of the run, one a line; the first line is a comment with the provenance (`pandas.read_csv(comment="#")`)."""
     run = read_run(folder)
-    return f"# {provenance(run)}\n{frame(run).to_csv(index=False, lineterminator=chr(10))}"
+    return f"# {provenance(run, folder)}\n{frame(run).to_csv(index=False, lineterminator=chr(10))}"
 
 
 def csv_of(folders: Sequence[Path]) -> str:

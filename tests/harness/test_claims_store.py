@@ -192,6 +192,9 @@ def test_the_command_prints_rows_counts_and_flags(capsys: pytest.CaptureFixture[
     out = capsys.readouterr().out
     assert all(flag in out for flag in FLAGS)
     assert cli.main(["claims", "speedup>=fast"]) == 2
+    capsys.readouterr()
+    assert cli.main(["claims", "--limit", "-1"]) == 2
+    assert capsys.readouterr().err == "error: --limit: -1 is less than no rows; give a number of rows, or 0 for all\n"
 
 
 def test_the_command_writes_every_column(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

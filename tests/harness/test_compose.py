@@ -258,3 +258,25 @@ def test_an_entry_that_a_list_does_not_have_names_those_that_it_has(overrides: l
 
 def test_an_entry_that_a_list_has_is_overridden() -> None:
     assert compose_run(RIG, ["workload.sets.5.set=chat2"]).run.workload.sets[5].set == "chat2"
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("", "mine.yaml has no defaults: "),
+        ("# nothing\n", "mine.yaml has no defaults: "),
+        ("name: mine\nsummary: s\n", "state it in the rig file (also wrong: engine, target, draft_budget"),
+        ("name: mine\nsummary: s\n", "mine.yaml has no defaults: "),
+    ],
+)
+def test_a_rig_that_rests_on_nothing_is_told_the_line_to_begin_it_with(tmp_path: Path, text: str, what: str) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text(text)
+    line = _mistake(str(file), [])
+    begin = "defaults: [cpu_smollm2, _self_]"
+    assert what in line
+    assert line.endswith(f"begin it with `{begin}`, then state what differs")
+    file.write_text(f"{begin}\n{text}")
+    assert compose_run(str(file)).run.arms  # what the error says to do is enough
+    file.write_text(f"{begin}\nworkload: null\n")
+    assert "no defaults" not in _mistake(str(file), [])

@@ -1,6 +1,7 @@
 """Exports hold the numbers of the summary and say where they come from."""
 
 import io
+import shlex
 
 import pandas as pd
 import pytest
@@ -31,6 +32,14 @@ def test_the_markdown_has_a_line_for_every_class_and_arm_and_one_of_provenance(f
     assert "CONTROLLED: faster" in next(row for row in rows if "| ngram |" in row)
     assert lines[-1].startswith("<sub>samerig ")
     assert "repeat: samerig bench results/run-one/config.yaml</sub>" in lines[-1]
+
+
+def test_the_csv_says_how_to_repeat_the_run_from_where_it_lies(tmp_path):
+    folder = write_run(tmp_path / "r é" / "run-one", simulate(1))
+    first = export.csv(folder).splitlines()[0]
+    assert shlex.split(first.rpartition("repeat: ")[2]) == ["samerig", "bench", str(folder / "config.yaml")]
+    plain = export.csv(folder.rename(tmp_path / "plain")).splitlines()[0]
+    assert plain.endswith(f"repeat: samerig bench {tmp_path}/plain/config.yaml")
 
 
 def test_an_unfinished_run_says_so_in_its_provenance(tmp_path):

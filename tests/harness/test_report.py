@@ -224,17 +224,21 @@ def test_what_short_answers_lack_is_named_with_the_reason(tmp_path):
     assert "no prompt succeeded" not in text
 
 
+def printed_while_measured(folder):
+    (folder / "run.json").write_text(json.dumps({"run_id": "run"}))
+    lock = acquire(folder)
+    try:
+        return " ".join(printed(folder).split())
+    finally:
+        os.close(lock)
+
+
 def test_a_run_that_is_being_measured_says_so_and_accuses_no_arm_of_cells_still_to_come(tmp_path):
     """Block 2 of ngram has its code and not yet its chat: less was asked, which is a difference only once nobody measures."""
     rows = simulate(3)
     late = [r for r in rows["requests"] if not (r["block"] == 2 and r["arm"] == "ngram" and r["content_class"] == "chat")]
     folder = write_run(tmp_path / "run", {**rows, "requests": [r for r in late if r["block"] < 2 or r["arm"] != "plain2"]})
-    (folder / "run.json").write_text(json.dumps({"run_id": "run"}))
-    lock = acquire(folder)
-    try:
-        text = " ".join(printed(folder).split())
-    finally:
-        os.close(lock)
+    text = printed_while_measured(folder)
     assert "being measured now, 30 of 36 cells so far" in text
     assert "resumes" not in text
     assert "control: ngram against plain CONTROLLED" in text
@@ -248,12 +252,7 @@ def test_an_arm_without_a_cell_beside_plain_yet_has_no_verdict(tmp_path):
     rows = simulate(1)
     begun = [r for r in rows["requests"] if (r["arm"], r["content_class"]) in (("plain", "code"), ("ngram", "chat"))]
     folder = write_run(tmp_path / "run", {**rows, "requests": begun})
-    (folder / "run.json").write_text(json.dumps({"run_id": "run"}))
-    lock = acquire(folder)
-    try:
-        text = " ".join(printed(folder).split())
-    finally:
-        os.close(lock)
+    text = printed_while_measured(folder)
     assert "ngram: not measured beside plain at concurrency 1 yet" in text
     assert "refused: speedup" in text
     assert "no block was measured whole by every arm" in text

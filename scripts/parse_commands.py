@@ -82,8 +82,8 @@ def vllm_faults(args: Any) -> Iterator[str]:
 def config_faults(owner: type, config: dict[str, Any]) -> Iterator[str]:
     from pydantic import TypeAdapter, ValidationError
 
-    # Any class comes in; vLLM's is a dataclass, and one that is none raises TypeError here.
-    fields = {field.name for field in dataclasses.fields(owner)}  # type: ignore[arg-type]
+    # vLLM's is a dataclass; a class that is none raises TypeError here.
+    fields = {field.name for field in dataclasses.fields(owner)}
     hints = get_type_hints(owner, include_extras=True)
     for name, value in config.items():
         if name not in fields:

@@ -152,7 +152,7 @@ def _hub_rows(hub: HubSet, revision: str) -> Iterable[Mapping[str, Any]]:
     from huggingface_hub.errors import HfHubHTTPError
 
     try:
-        return load_dataset(hub.repository, hub.config, split=hub.split, revision=revision)  # type: ignore[no-any-return]  # untyped
+        return load_dataset(hub.repository, hub.config, split=hub.split, revision=revision)  # untyped
     except (ConnectionError, FileNotFoundError, HfHubHTTPError) as problem:
         reason = f"{type(problem).__name__}: {str(problem).splitlines()[0] if str(problem) else 'no detail'}"
         raise SystemExit(

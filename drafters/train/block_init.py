@@ -10,7 +10,7 @@ of the states before it. All of it is ordinary weights, free to move.
 
 What it gains was not isolated. One short run with it (149k answer tokens, 110 updates of two texts, blocks of two rows) had
 the first slot right on 16 % of held-out rows; one without it (75k answer tokens, 84 updates of four texts, blocks of two and of
-four rows) on 5 %. Both held the constant in biases. The constants below were not tuned.
+four rows) on 5 %. The constant was then held in biases. The constants below were not tuned.
 
 Shape legend: C context rows, F frequent tokens, H hidden, D head size, V vocabulary.
 """

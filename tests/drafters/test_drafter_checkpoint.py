@@ -64,7 +64,7 @@ def test_a_wrongly_shaped_tensor_is_named_with_both_shapes(folder):
     for shape in [(4, 5), (4,), (4, 6, 1)]:
         line = refusal(lambda shape=shape: open_(folder).take("fc.weight", shape))
         assert "'fc.weight' has shape [4, 6]" in line
-    assert refusal(lambda: open_(folder).optional("norm.weight", (5,)))
+    assert "'norm.weight' has shape [4]" in refusal(lambda: open_(folder).optional("norm.weight", (5,)))
     assert open_(folder).optional("absent", (5,)) is None
     assert open_(folder).take("fc.weight", (4, None)).shape == (4, 6)
 

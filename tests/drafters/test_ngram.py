@@ -14,7 +14,7 @@ TOKENS = st.lists(st.integers(0, 3), min_size=0, max_size=40)
 
 
 def drafter(min_n: int = 1, max_n: int = 3) -> NgramDrafter:
-    return NgramDrafter(object(), {"min_n": min_n, "max_n": max_n}, None)  # type: ignore[arg-type]  # of a target it reads the device only, if any
+    return NgramDrafter(object(), {"min_n": min_n, "max_n": max_n}, None)  # of a target it reads the device only, if any
 
 
 def observe(ngram: NgramDrafter, slot: int, tokens: list[int]) -> None:
@@ -162,10 +162,10 @@ def test_memory_grows_with_the_context():
 )
 def test_wrong_options_are_refused_by_name(options, message):
     with pytest.raises(ValueError, match=message) as error:
-        NgramDrafter(object(), options, None)  # type: ignore[arg-type]  # refused before the target is looked at
+        NgramDrafter(object(), options, None)  # refused before the target is looked at
     assert "\n" not in str(error.value)
 
 
 def test_weights_are_refused():
     with pytest.raises(ValueError, match="checkpoint: the n-gram drafter has no weights"):
-        NgramDrafter(object(), {"min_n": 1, "max_n": 2}, "somewhere")  # type: ignore[arg-type]  # refused at once
+        NgramDrafter(object(), {"min_n": 1, "max_n": 2}, "somewhere")  # refused at once

@@ -174,7 +174,7 @@ def call(rule: str = "standard", **changes: object) -> Verdict:
         "params": [SAMPLED] * 2,
         "randoms": [RequestRandom(0), RequestRandom(1)],
     }
-    return verify(**{**parts, **changes}, rule=rule)  # type: ignore[arg-type]  # wrong on purpose
+    return verify(**{**parts, **changes}, rule=rule)  # wrong on purpose
 
 
 TOKENS_21 = torch.zeros(2, 1, dtype=torch.int64)

@@ -71,7 +71,7 @@ def none(last_R2: Tensor, generator: torch.Generator) -> Draft | None:
 
 
 DRAFTINGS: dict[str, Drafting] = {
-    "no draft": none,  # type: ignore[dict-item]  # proposes nothing
+    "no draft": none,  # proposes nothing
     "good one-hot": chain(TARGET_VVV, greedy=True),
     "bad one-hot, ragged": shortened(chain(-TARGET_VVV, greedy=True)),
     "close q": chain(CLOSE_VVV, greedy=False),
@@ -93,7 +93,7 @@ class Row:
 
 
 def streams(requests: int, seed: int) -> list[RequestRandom]:
-    return [Row(row) for row in np.random.default_rng(seed).random((requests, LENGTH * (K + 1))).tolist()]  # type: ignore[misc]  # stand-in
+    return [Row(row) for row in np.random.default_rng(seed).random((requests, LENGTH * (K + 1))).tolist()]  # stand-in
 
 
 def target_logits(last_R2: Tensor, draft: Draft | None) -> Tensor:

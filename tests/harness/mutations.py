@@ -41,7 +41,7 @@ def shorter_outputs(engine: ScriptedEngine) -> None:
         beats, tokens = honest(request)
         return beats[: max(2, len(beats) // 2)], tokens
 
-    engine._answer = cut  # type: ignore[method-assign]
+    engine._answer = cut
 
 
 def warm_prefix_cache(engine: ScriptedEngine) -> None:
@@ -52,7 +52,7 @@ def warm_prefix_cache(engine: ScriptedEngine) -> None:
         told = await honest()
         return told and replace(told, cached_tokens=(told.prefill_tokens or 0) // 2)
 
-    engine.counters = warmed  # type: ignore[method-assign]
+    engine.counters = warmed
 
 
 def synthetic_acceptance(engine: ScriptedEngine) -> None:

@@ -196,7 +196,7 @@ def test_e04_overlap_that_is_off_in_one_arm_is_told_with_both_baselines() -> Non
 
 def test_e03_an_arm_of_machinery_alone_is_shipped_and_never_drafts() -> None:
     arm = compose_run("smoke", ["+arm@arms.machinery=machinery"]).run.arms["machinery"]
-    drafter = NgramDrafter(None, arm.options, None)  # type: ignore[arg-type]
+    drafter = NgramDrafter(None, arm.options, None)
     text = torch.tensor([[7, 8, 9] * 40])
     drafter.observe([0], None, text, [text.shape[1]])
     assert arm.draft_budget

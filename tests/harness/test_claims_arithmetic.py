@@ -126,7 +126,7 @@ def test_a_chain_never_looks_as_if_it_counted_its_anchor(accepted: list[int], bu
 @settings(deadline=None, max_examples=50)
 @given(st.lists(st.floats(1, 8), min_size=1, max_size=8), st.randoms(use_true_random=False))
 def test_no_weighting_of_true_parts_is_a_mistake(parts: list[float], random: object) -> None:
-    weights = [random.random() + 0.01 for _ in parts]  # type: ignore[attr-defined]
+    weights = [random.random() + 0.01 for _ in parts]
     average = sum(w * p for w, p in zip(weights, parts, strict=True)) / sum(weights)
     assert a.average_outside_parts(printed(f"{average:.2f}"), [printed(f"{p:.2f}") for p in parts]) is None
 

@@ -93,7 +93,7 @@ def test_a_pool_in_bytes_is_all_that_kv_and_states_take_and_the_states_come_firs
     for told in (plain, arm):
         parts = (told.kv_bytes, told.draft_state_bytes, told.recurrent_state_bytes)
         assert pool - 120 < sum(part or 0 for part in parts) <= pool
-    assert arm.kv_room_tokens - arm.kv_tokens == pytest.approx((plain.kv_room_tokens - plain.kv_tokens) * 100 / 120, rel=1e-3)  # type: ignore[operator]
+    assert arm.kv_room_tokens - arm.kv_tokens == pytest.approx((plain.kv_room_tokens - plain.kv_tokens) * 100 / 120, rel=1e-3)
     assert plan_memory(_run(), UNKNOWN, NOTHING, 32, 0, pool).kv_tokens is None
 
 

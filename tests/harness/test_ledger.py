@@ -50,8 +50,8 @@ def test_the_identities_hold_on_every_answer_wherever_it_stops(answer: tuple[int
         found.ended_inside_run,
     )
     assert None not in (p, s, z, a, e)
-    assert found.output_tokens == p + s + z + a - e  # type: ignore[operator]  # not null, see above
-    assert found.accepted_by_engine - a == lost  # type: ignore[operator]  # not null either
+    assert found.output_tokens == p + s + z + a - e  # not null, see above
+    assert found.accepted_by_engine - a == lost  # not null either
     assert a <= (s or 0) * budget
     assert e == (len(chunks) > 1 and len(chunks[-1].token_ids) <= (chunks[-1].accepted or 0))
 

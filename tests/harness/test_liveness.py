@@ -63,7 +63,7 @@ class Served:
 
 
 def seen(engine: Served, arm: Any = NGRAM, resolved: Mapping[str, Scalar] | None = None) -> list[str]:
-    return asyncio.run(liveness_problems(engine, RUN, arm, Warm(), resolved or {}))  # type: ignore[arg-type]
+    return asyncio.run(liveness_problems(engine, RUN, arm, Warm(), resolved or {}))
 
 
 @pytest.mark.parametrize("told", ["steps", "counters"])
@@ -132,7 +132,7 @@ def test_a_warm_window_is_confirmed_by_the_engines_own_count() -> None:
 def test_the_cache_is_emptied_and_filled_before_a_warm_window() -> None:
     """Each prompt's beginning is sent once, for one token, after the flush; a cold set only flushes."""
     engine = Served(4, 0)
-    windows = Windows(RUN, NGRAM, engine, Warm(), {}, 0, lambda: True)  # type: ignore[arg-type]
+    windows = Windows(RUN, NGRAM, engine, Warm(), {}, 0, lambda: True)
     asked = Warm().warmup(RUN.workload.sets[0], 2)
     for cached in (None, 16):
         cell = Cell("c" * 32, PromptSet(set="chat", max_tokens=8, cached=cached), 1)
@@ -140,7 +140,7 @@ def test_the_cache_is_emptied_and_filled_before_a_warm_window() -> None:
     assert engine.flushed == 2
     assert [(r.prompt_ids, r.max_tokens, r.ignore_eos) for r in engine.asked] == [(a.prompt_ids[:16], 1, True) for a in asked]
     with pytest.raises(EngineError, match="a request that should fill it failed"):
-        asyncio.run(Windows(RUN, NGRAM, Served(4, 0, fails=True), Warm(), {}, 0, lambda: True).prepare(cell, asked))  # type: ignore[arg-type]
+        asyncio.run(Windows(RUN, NGRAM, Served(4, 0, fails=True), Warm(), {}, 0, lambda: True).prepare(cell, asked))
 
 
 def test_a_warm_set_needs_the_prefix_cache_and_says_so_in_its_label() -> None:

@@ -101,7 +101,7 @@ def test_every_claim_says_what_its_row_says(name: str, rigs: dict[str, ComposedR
 
 
 def _ends(quantity: object) -> tuple[float, float] | None:
-    return None if quantity is None else quantity if isinstance(quantity, tuple) else (quantity, quantity)  # type: ignore[return-value]
+    return None if quantity is None else quantity if isinstance(quantity, tuple) else (quantity, quantity)
 
 
 def _printed(text: str) -> tuple[float, float] | None:

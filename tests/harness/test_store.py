@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from harness.folders import acquire, is_held
 from harness.records import CELLS, REQUESTS, SAMPLES, SCHEMA_VERSION, SERVINGS, STEPS
 from harness.records_after import GRADES, REPLAYS, WIDTHS
 from harness.store import ALL_TABLES, Store, code_hash, compact, find_resumable, left_by_other_code, open_store, read_tables
@@ -32,6 +36,18 @@ def write(store: Store, cell_id: str, requests: int = 2) -> None:
     rows = [filled(REQUESTS, cell_id=cell_id, request_id=f"{cell_id}-{i}", phase="measured") for i in range(requests)]
     told = {"cells": [filled(CELLS, cell_id=cell_id)], "steps": [filled(STEPS, cell_id=cell_id)], "samples": [filled(SAMPLES)]}
     store.write_cell(cell_id, {"requests": rows, **told})
+
+
+def test_a_report_that_looks_at_the_lock_turns_no_bench_away_and_a_bench_does(tmp_path: Path) -> None:
+    glance = os.open(tmp_path / ".lock", os.O_RDWR | os.O_CREAT)
+    fcntl.flock(glance, fcntl.LOCK_SH)
+    threading.Timer(0.03, os.close, (glance,)).start()
+    lock = acquire(tmp_path)
+    assert is_held(tmp_path)
+    with pytest.raises(RuntimeError, match="another process is measuring"):
+        acquire(tmp_path)
+    os.close(lock)
+    assert not is_held(tmp_path)
 
 
 def test_a_finished_run_is_one_file_per_table_and_its_configuration(tmp_path: Path) -> None:

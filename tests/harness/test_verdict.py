@@ -38,7 +38,7 @@ def run(folder: Path) -> FinishedRun:
 def changed(tmp_path: Path, change: object, blocks: int = 3) -> FinishedRun:
     """The synthetic run with its rows changed by a function."""
     rows = deepcopy(simulate(blocks))
-    change(rows)  # type: ignore[operator]
+    change(rows)
     return read_run(write_run(tmp_path / "changed", rows))
 
 

@@ -26,11 +26,7 @@ from harness.report.table import DRAFTING, SPEED, Line
 from harness.report.verdict import sentences
 
 WIDE_INCHES = 4.0
-ONE_PAGE = {
-    1: 4,
-    2: 6,
-    3: 6,
-}  # panels that a printed page holds at their usual size, by how many stand side by side on a screen
+ONE_PAGE = {1: 4, 2: 6, 3: 6}  # panels that a printed page holds at their usual size, by how many stand abreast on a screen
 FIRST = "speedup"  # figures whose key begins so stand before the table
 
 

@@ -127,9 +127,9 @@ def test_vllm_and_sglang_refuse_a_drafter_of_another_target(
     target = folder(tmp_path / "target", "LlamaForCausalLM", vocab_size=49152)
     monkeypatch.setattr("harness.engines.drafter_files.target_folder", lambda run, build: target)
     other = folder(tmp_path / "other", vocab_size=32000)
-    gaps = missing(run, arm_of("eagle3", other))  # type: ignore[operator]
+    gaps = missing(run, arm_of("eagle3", other))
     assert any("a vocabulary of 32000 tokens, the target one of 49152" in gap for gap in gaps)
-    fits = missing(run, arm_of("eagle3", CPU / "eagle3"))  # type: ignore[operator]
+    fits = missing(run, arm_of("eagle3", CPU / "eagle3"))
     assert not any("vocabulary" in gap for gap in fits)
 
 

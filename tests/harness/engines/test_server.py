@@ -62,7 +62,7 @@ def test_a_launched_server_is_ours_and_leaves_nothing_behind(tmp_path: Path) -> 
 
     async def look(engine: OpenAIEngine, launched: Launched) -> None:
         port = int(launched.argv[launched.argv.index("--port") + 1])
-        grandchild = int(re.search(r"grandchild (\d+)", (tmp_path / "log").read_text())[1])  # type: ignore[index]
+        grandchild = int(re.search(r"grandchild (\d+)", (tmp_path / "log").read_text())[1])
         window = await run_window(engine, [asked("a"), asked("b")], timeout_s=5, concurrency=2)
         assert [result.error for result in window.results] == [None, None]
         assert owns_port(launched.pids, port)

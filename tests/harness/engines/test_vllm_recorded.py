@@ -34,7 +34,7 @@ def _run() -> Run:
 def _arm(method: str) -> Arm:
     budget = BUDGETS[method]
     drafts = {"drafter": None, "needs_checkpoint": False, "draft_budget": budget, "label": method}
-    return Arm(method=method, **drafts)  # type: ignore[arg-type]
+    return Arm(method=method, **drafts)
 
 
 def _request(tokens: int = 24) -> Request:

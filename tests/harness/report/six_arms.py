@@ -31,7 +31,7 @@ CONFIG = deepcopy(synthetic.CONFIG) | {
     "workload": {"name": "w", "stop": "natural", "sets": [{"set": name} for name in CLASSES]},
     "concurrency": list(LEVELS),
 }
-CONFIG["protocol"] = {**synthetic.CONFIG["protocol"], "name": "claim", "blocks": 5, "prompts_per_set": 3}  # type: ignore[dict-item]
+CONFIG["protocol"] = {**synthetic.CONFIG["protocol"], "name": "claim", "blocks": 5, "prompts_per_set": 3}
 
 
 def write(folder: Path, rows: Mapping[str, Any] | None = None, config: Mapping[str, Any] = CONFIG) -> Path:

@@ -23,7 +23,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     found = tmp_path_factory.mktemp("results")
     for seed, (name, rig, graphs) in enumerate((("a", "one", "off"), ("b", "one", "full"), ("c", "other", "off"))):
         config = deepcopy(CONFIG) | {"name": rig}
-        config["engine"] = {**CONFIG["engine"], "graphs": graphs}  # type: ignore[dict-item]
+        config["engine"] = {**CONFIG["engine"], "graphs": graphs}
         write_run(found / name, simulate(1, ("plain", "ngram"), seed=seed), config)
     (found / ".sweeps" / "x").mkdir(parents=True)
     return found

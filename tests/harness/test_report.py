@@ -1,25 +1,15 @@
 """The printed table and the tidy summary agree, fit the console, and never show what may not be shown."""
 
-import io
-import json
-import os
 import re
 from copy import deepcopy
 
 import numpy as np
 import pytest
 import scipy.stats
-from rich.console import Console
-from synthetic import CONFIG, serving, simulate, write_run
+from printed_report import pick, printed
+from synthetic import CONFIG, simulate, write_run
 
-from harness.folders import acquire
-from harness.report import print_report, summary
-
-
-def printed(folder, width=120):
-    out = io.StringIO()
-    print_report(folder, Console(file=out, width=width, force_terminal=False))
-    return out.getvalue()
+from harness.report import summary
 
 
 @pytest.fixture(scope="module")
@@ -30,17 +20,6 @@ def folder(tmp_path_factory):
 @pytest.fixture(scope="module")
 def numbers(folder):
     return summary(folder)
-
-
-def pick(numbers, metric, arm="ngram", content="code", concurrency=1):
-    chosen = numbers[
-        (numbers.metric == metric)
-        & (numbers.arm == arm)
-        & (numbers.content_class == content)
-        & (numbers.concurrency == concurrency)
-    ]
-    assert len(chosen) == 1
-    return chosen.iloc[0]
 
 
 def test_every_number_is_there_once(numbers):
@@ -161,9 +140,8 @@ def test_a_confounded_speedup_is_struck_and_labelled_on_demand_and_never_bare(tm
     for row in rows["servings"]:
         if row["arm"] == "ngram":
             row["resolved"]["dtype"] = '"bfloat16"'
-    out = io.StringIO()
-    print_report(write_run(tmp_path / "run", rows), Console(file=out, width=120), allow_confounded=True)
-    lines = [line for line in out.getvalue().splitlines() if line.startswith("  ngram")]
+    text = printed(write_run(tmp_path / "run", rows), allow_confounded=True)
+    lines = [line for line in text.splitlines() if line.startswith("  ngram")]
     assert len(lines) == 6
     assert all(re.search(r"~~\d\.\d\dx~~ confounded", line) and "[" not in line for line in lines)
 
@@ -224,40 +202,6 @@ def test_what_short_answers_lack_is_named_with_the_reason(tmp_path):
     assert "no prompt succeeded" not in text
 
 
-def printed_while_measured(folder):
-    (folder / "run.json").write_text(json.dumps({"run_id": "run"}))
-    lock = acquire(folder)
-    try:
-        return " ".join(printed(folder).split())
-    finally:
-        os.close(lock)
-
-
-def test_a_run_that_is_being_measured_says_so_and_accuses_no_arm_of_cells_still_to_come(tmp_path):
-    """Block 2 of ngram has its code and not yet its chat: less was asked, which is a difference only once nobody measures."""
-    rows = simulate(3)
-    late = [r for r in rows["requests"] if not (r["block"] == 2 and r["arm"] == "ngram" and r["content_class"] == "chat")]
-    folder = write_run(tmp_path / "run", {**rows, "requests": [r for r in late if r["block"] < 2 or r["arm"] != "plain2"]})
-    text = printed_while_measured(folder)
-    assert "being measured now, 30 of 36 cells so far" in text
-    assert "resumes" not in text
-    assert "control: ngram against plain CONTROLLED" in text
-    assert "confounded" not in text.partition(" n: requests per arm")[0]
-    text = " ".join(printed(folder).split())
-    assert "30 of 36 cells are measured; the same command resumes" in text
-    assert "confounded by prompts" in text
-
-
-def test_an_arm_without_a_cell_beside_plain_yet_has_no_verdict(tmp_path):
-    rows = simulate(1)
-    begun = [r for r in rows["requests"] if (r["arm"], r["content_class"]) in (("plain", "code"), ("ngram", "chat"))]
-    folder = write_run(tmp_path / "run", {**rows, "requests": begun})
-    text = printed_while_measured(folder)
-    assert "ngram: not measured beside plain at concurrency 1 yet" in text
-    assert "refused: speedup" in text
-    assert "no block was measured whole by every arm" in text
-
-
 def test_failures_are_counted_and_confound(tmp_path):
     rows = simulate(2)
     failed = next(row for row in rows["requests"] if row["arm"] == "ngram")
@@ -299,11 +243,6 @@ def test_depths_are_printed_where_a_class_has_several(tmp_path):
     assert "by depth, code" not in text
 
 
-def test_a_run_without_rows_yet_says_so(tmp_path):
-    rows = {"servings": [serving("plain")], "requests": [], "steps": [], "samples": []}
-    assert "no measured requests yet" in printed(write_run(tmp_path / "run", rows))
-
-
 def test_a_folder_that_is_no_run_is_refused(tmp_path):
     with pytest.raises(FileNotFoundError):
         summary(tmp_path)
@@ -316,33 +255,3 @@ def test_notes_are_told_once_and_alike_ones_together(tmp_path):
     text = printed(write_run(tmp_path / "run", rows))
     assert text.count("note: client: event-loop lag p99 is 2.5 ms; the client may limit the rate (and 1 like it)") == 1
     assert "CONTROLLED" in text
-
-
-def test_a_resumed_run_leaves_pairs_over_two_sessions_out_of_its_speedups_and_keeps_the_rest(tmp_path):
-    rows = simulate(blocks=4)
-    resumed = [
-        serving for serving in rows["servings"] if serving["block"] == 3 or (serving["block"], serving["arm"]) == (2, "ngram")
-    ]
-    for row in resumed:
-        row["session_id"] = "later"
-    number = pick(summary(write_run(tmp_path / "resumed", rows)), "speedup")
-    assert number.n == 3
-    assert number.note == "CONTROLLED: faster"
-    assert number.low > 1
-
-
-def test_a_serving_that_was_killed_before_it_measured_anything_accuses_nobody(tmp_path):
-    rows = simulate()
-    rows["servings"].append(serving("ngram", 0, serving_id="killed", ended_ns=None, counters={}, host={}))
-    text = printed(write_run(tmp_path / "killed", rows))
-    assert "ngram against plain CONTROLLED" in text
-    assert "UNKNOWN" not in text
-
-
-def test_an_arm_that_was_not_measured_yet_is_called_so_and_not_confounded(tmp_path):
-    rows = simulate(blocks=1)
-    rows["requests"] = [row for row in rows["requests"] if row["arm"] == "plain" or row["concurrency"] == 1]
-    text = printed(write_run(tmp_path / "half", rows))
-    assert "ngram: not measured beside plain at concurrency 2 yet" in text
-    assert "CONFOUNDED" not in text
-    assert "0 of 3 blocks" in text

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from drafters.ngram_simple import NgramSimpleDrafter
 from harness.compose import compose_run, missing_parts
 from harness.config import Arm, Checkpoint, Run
 from harness.engines import llama_cpp_plan
@@ -23,9 +19,7 @@ from harness.engines.llama_cpp_stream import LlamaReader, hidden_steps
 from harness.engines.server_dialect import Found
 from harness.engines.server_metrics import parse_metrics
 from harness.ledger import ledger, request_row
-from harness.load import Result, run_window
-from harness.metrics.ledger import accepted_prefix
-from harness.processes import is_alive
+from harness.load import Result
 
 RECORDED = Path(__file__).parents[2] / "recorded"
 BUILT, WHEEL = RECORDED / "llama_cpp-b11434", RECORDED / "llama_cpp-xllamacpp-2026.10.11549"
@@ -283,88 +277,6 @@ def test_a_log_of_a_drafter_tells_nothing_of_the_target_as_the_drafters() -> Non
     memory = DIALECT.memory(RUN, drafting("eagle3", "a.gguf"), Found(log=log))
     assert (memory.weights_bytes, memory.drafter_weights_bytes) == (92 << 20, 7 << 20)
     assert (memory.kv_bytes, memory.draft_state_bytes, memory.kv_tokens) == (90 << 20, 3 << 20, None)
-
-
-def test_the_real_server_drafts_accepts_and_changes_no_greedy_token(tmp_path: Path) -> None:
-    pytest.importorskip("xllamacpp")
-    run = compose_run(
-        "cpu_smollm2_llamacpp",
-        ["machine.threads=1", "target.context=256", "engine.max_running_requests=2", "engine.kv_tokens=512"],
-    ).run
-    once = (582, 827, 1296, 1876, 30, 198)  # " one two three four.\n", from the embedded target's tokenizer
-    prompts = [once * 4, (1, *once * 2, 3478, 42)]
-    rows = {arm: asyncio.run(_serve(run, arm, prompts, tmp_path / f"{arm}.log")) for arm in ("plain", "ngram")}
-    assert [row["token_ids"] for row in rows["plain"]] == [row["token_ids"] for row in rows["ngram"]]
-    drafted, accepted, steps = (sum(row[name] for row in rows["ngram"]) for name in ("drafted", "accepted", "steps_with_draft"))
-    assert drafted > 0
-    assert 1 + accepted / steps > 1.5  # the prompt repeats itself, and so does the model
-    told = [(row["steps_with_draft"], row["drafted"], row["accepted"]) for row in rows["ngram"]]
-    assert told == [ngram_of_the_reference(ids, row["token_ids"]) for ids, row in zip(prompts, rows["ngram"], strict=True)]
-    assert all(row["steps_with_draft"] == 0 and row["cached_tokens"] == 0 for row in rows["plain"])
-
-
-def ngram_of_the_reference(prompt: tuple[int, ...], answer: list[int], budget: int = 4) -> tuple[int, int, int]:
-    """Drafting steps, drafted and accepted, had the reference engine's drafter of the same rule drafted this greedy answer."""
-    drafter = NgramSimpleDrafter(cast(Any, SimpleNamespace(device="cpu")), RUN.arms["ngram"].options, None)
-    new, done, steps = [*prompt[1:], answer[0]], 1, [0, 0, 0]
-    while done < len(answer):
-        drafter.observe([0], None, torch.tensor([new]), [len(new)])
-        draft = drafter.propose([0], [min(budget, len(answer) - done - 1)])
-        tokens = draft.tokens_RK[0].tolist() if draft else []
-        hits = accepted_prefix([a == b for a, b in zip(tokens, answer[done:], strict=False)])
-        steps = [steps[0] + bool(tokens), steps[1] + len(tokens), steps[2] + hits]
-        new = answer[done : done + hits + 1]
-        done += hits + 1
-    return steps[0], steps[1], steps[2]
-
-
-async def _serve(run: Run, arm: str, prompts: list[tuple[int, ...]], log: Path) -> list[dict[str, Any]]:
-    """Rows of these prompts from a real server, checked against its counters; nothing of it is left afterwards."""
-    engine = LlamaCppEngine(run, run.arms[arm], log)
-    launched = await engine.launch()
-    try:
-        factors = await engine.resolved()
-        assert (factors["method"], factors["draft_budget"]) == (arm, run.arms[arm].draft_budget)
-        asked = [request(24, ids, True, str(i)) for i, ids in enumerate(prompts)]
-        window = await run_window(engine, asked, timeout_s=120, concurrency=2)
-        assert [result.error for result in window.results] == [None, None]
-        budget = run.arms[arm].draft_budget
-        rows = [request_row({}, r, {}, ledger(r.request.request_id, r.chunks, budget, False)) for r in window.results]
-        counters = await engine.counters()
-        assert counters is not None
-        assert counters.output_tokens == sum(row["output_tokens"] for row in rows) == 48
-        assert counters.prefill_tokens == sum(len(ids) for ids in prompts)
-        told = (counters.verify_steps, counters.drafted, counters.accepted)
-        assert told == tuple(sum(row[name] for row in rows) for name in ("steps_with_draft", "drafted", "accepted_by_engine"))
-    finally:
-        await engine.stop()
-    assert not any(map(is_alive, launched.pids))
-    return rows
-
-
-def test_the_real_server_forgets_every_prompt_when_it_is_flushed(tmp_path: Path) -> None:
-    pytest.importorskip("xllamacpp")
-    small = ["machine.threads=1", "target.context=256", "engine.max_running_requests=2", "engine.kv_tokens=512"]
-    run = compose_run("cpu_smollm2_llamacpp", [*small, "engine.prefix_cache=true"]).run
-    prompts = [(582, 827, 1296, 1876, 30, 198) * 6, (1, *(3478, 42, 827) * 9)]
-
-    async def cached(engine: LlamaCppEngine, turn: int) -> list[int | None]:
-        asked = [request(4, ids, True, f"{turn}-{i}") for i, ids in enumerate(prompts)]
-        window = await run_window(engine, asked, timeout_s=120, concurrency=1)
-        told = [result.chunks[-1].told for result in window.results]
-        return [one.cached_tokens if one else None for one in told]
-
-    async def go() -> list[list[int | None]]:
-        engine = LlamaCppEngine(run, run.arms["plain"], tmp_path / "log")
-        await engine.launch()
-        try:
-            found = [await cached(engine, 0), await cached(engine, 1)]
-            await engine.flush()
-            return [*found, await cached(engine, 2)]
-        finally:
-            await engine.stop()
-
-    assert asyncio.run(go()) == [[0, 0], [35, 27], [0, 0]]
 
 
 def test_slots_are_erased_only_where_the_rig_has_a_prefix_cache() -> None:

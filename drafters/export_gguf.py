@@ -3,8 +3,8 @@
     python -m drafters.export_gguf CHECKPOINT TARGET.gguf [OUT.gguf] [--dtype float16]
 
 CHECKPOINT is a folder with config.json and safetensors: EAGLE-3, DFlash, DFlash 2 or DSpark. TARGET.gguf is the file that will
-be served; the drafter takes its vocabulary from it. OUT is CHECKPOINT.gguf, beside the folder, unless given: there rigs look.
-Matrices are stored in --dtype, everything else in float32. llama.cpp multiplies float16 matrices by activations rounded to
+be served; the drafter takes its vocabulary from it. OUT is CHECKPOINT.gguf, beside the folder, unless given: there rigs look,
+and export by themselves what is not there or is of another training. Matrices are stored in --dtype, everything else in float32. llama.cpp multiplies float16 matrices by activations rounded to
 float16 too; float32 keeps its drafts equal to the reference engine's.
 """
 
@@ -20,11 +20,13 @@ import gguf
 import numpy as np
 import torch
 
+from drafters.checkpoint import checkpoint_hash
 from drafters.drafter_checkpoint import read_drafter_config
 from drafters.gguf_drafter import TargetShape, describe
 from drafters.gguf_write import Tensor, fields_of, write_gguf
 from drafters.weights import Weights
 
+SOURCE = "samerig.source"  # the field that says which weights a file was made from
 _DTYPES = ("float32", "float16")
 
 
@@ -36,8 +38,14 @@ def export(checkpoint: Path, target: Path, out: Path, dtype: str) -> None:
     _check_vocabulary(config, reader, target)
     published = dict(_published(checkpoint))
     named = [(name, _stored(name, tensor, dtype)) for name, tensor in file.tensors(published)]
-    fields = {"general.name": f"{checkpoint.name} drafter", **file.fields}
+    made_of = {"general.name": f"{checkpoint.name} drafter", SOURCE: checkpoint_hash(checkpoint)}
+    fields = {**made_of, **file.fields}
     write_gguf(out, file.arch, fields, fields_of(reader, "tokenizer.ggml."), named)
+
+
+def check(checkpoint: Path, target: TargetShape) -> None:
+    """Raises ValueError or FileNotFoundError, one line, where llama.cpp has no place for the drafter. Reads headers only."""
+    describe(read_drafter_config(checkpoint), target).check(Weights(checkpoint, torch.float32, torch.device("cpu")).names())
 
 
 def target_shape(reader: Any, path: Path) -> TargetShape:

@@ -10,7 +10,7 @@ Shape legend: O output features, I input features.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -84,6 +84,12 @@ class DrafterFile:
     arch: str
     fields: Mapping[str, Value]
     heads: tuple[int, int]
+
+    def check(self, names: Iterable[str]) -> None:
+        """Raises ValueError that names the first tensor without a place."""
+        for name in sorted(names):
+            if name not in _UNUSED:
+                self._name(name)
 
     def tensors(self, published: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
         """Published tensors by llama.cpp's names. ValueError names the one that has no place."""

@@ -96,6 +96,7 @@ def runs(arm: str, args: argparse.Namespace) -> Mapping[str, Run]:
     numbers = [f"engine.flags.gguf={target}", "engine.kv_dtype=float32"]
     if checkpoint := reference.arms[arm].checkpoint:
         call = ("drafters.export_gguf", checkpoint.location, str(target))
+        (args.folder / f"{arm}.gguf").unlink(missing_ok=True)  # of another training, maybe
         drafter = made(args.folder / f"{arm}.gguf", *call, last=("--dtype", "float32"))
         numbers += [f"arm@arms.{arm}={arm}", f"arms.{arm}.checkpoint.location={drafter}"]
     return {"reference": reference, "llama.cpp": compose_run(RIGS["llama.cpp"], [*shared, *numbers]).run}

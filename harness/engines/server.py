@@ -190,6 +190,7 @@ class ServerEngine:
     async def _start(self) -> float:
         """Launch and wait; the seconds from the start of the process, for a model may have to be fetched or unpacked before."""
         dialect = self.dialect
+        await self._prepare()
         port, self._served = free_port(), f"{self._run.name}-{secrets.token_hex(4)}"
         base = dialect.command(self._run, dialect.model(self._run, build=True))
         self._argv = (*base, *dialect.endpoint(port, self._served), *dialect.speculation(self._run, self._arm))
@@ -204,6 +205,9 @@ class ServerEngine:
             told = f"{dialect.identity} names {names}, launched as {self._served}"
             raise EngineError(f"{dialect.name}: {told}: this is another server")
         return seconds
+
+    async def _prepare(self) -> None:
+        """Make what the command names and what may not be there yet."""
 
     async def _names(self) -> list[str]:
         status, text = await self._get(self.dialect.identity)

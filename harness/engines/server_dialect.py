@@ -123,16 +123,16 @@ class Dialect(Protocol):
 
 def target_folder(run: Run, build: bool) -> Path | None:
     """The target's Hugging Face folder; null if it is not here and `build` is false."""
-    from harness.engines import reference  # the one module that may import drafters; it knows every target source
+    from harness.engines import reference_files  # imports torch, which a plan of a served engine can do without
 
-    return reference.target_folder(run, build)
+    return reference_files.target_folder(run, build)
 
 
 def target_gap(run: Run) -> str | None:
     """What is wrong with a packaged target or a folder on this disk, or null. A hub target may be fetched later."""
-    from harness.engines import reference
+    from harness.engines import reference_files
 
-    return None if run.target.source == "hub" else reference.target_problem(run)
+    return None if run.target.source == "hub" else reference_files.target_problem(run)
 
 
 def checkpoint_path(arm: Arm) -> str | None:

@@ -186,7 +186,9 @@ def test_what_this_llama_cpp_cannot_serve_is_refused_before_launch(tmp_path: Pat
     assert "one size" in gaps(RUN.arms["ngram"].model_copy(update={"options": {"min_n": 1, "max_n": 3}}))
     assert "llama.cpp has none of this name" in gaps(drafting("xpress", str(tmp_path)))
     assert "has no --spec-type draft-dspark; use a newer build" in gaps(drafting("dspark", str(tmp_path)))
-    assert "holds no single .gguf; export it" in gaps(drafting("eagle3", str(tmp_path)))
+    assert "holds no single .gguf, and no config.json with *.safetensors to export one from" in gaps(
+        drafting("eagle3", str(tmp_path))
+    )
     assert "arm option 'sample'" in gaps(drafting("eagle3", str(tmp_path), sample=True))
     block = RUN.model_copy(update={"engine": RUN.engine.model_copy(update={"verify_rule": "block", "kv_dtype": "fp8"})})
     assert "standard rule only" in gaps(RUN.arms["plain"], block)

@@ -4,8 +4,9 @@
 
 CHECKPOINT is a folder with config.json and safetensors: EAGLE-3, DFlash, DFlash 2 or DSpark. TARGET.gguf is the file that will
 be served; the drafter takes its vocabulary from it. OUT is CHECKPOINT.gguf, beside the folder, unless given: there rigs look,
-and export by themselves what is not there or is of another training. Matrices are stored in --dtype, everything else in float32. llama.cpp multiplies float16 matrices by activations rounded to
-float16 too; float32 keeps its drafts equal to the reference engine's.
+and export by themselves what is not there or is of another training. Matrices are stored in --dtype, everything else in
+float32. llama.cpp multiplies float16 matrices by activations rounded to float16 too; float32 keeps its drafts equal to the
+reference engine's.
 """
 
 from __future__ import annotations

@@ -118,7 +118,7 @@ def _replay_rig(args: argparse.Namespace) -> int:
 def _replay_run(args: argparse.Namespace, stored: Path) -> int:
     from harness.cli import bench_and_report, console
     from harness.compose import load_dotted
-    from harness.plan import plan_run, require_nothing_missing, time_line
+    from harness.plan import plan_run, print_plan, require_nothing_missing, time_line
     from harness.prompts import WorkloadPrompts
     from harness.replay_run import compare_runs, environment, hash_line, prompt_lines, stored_run
     from harness.replay_show import print_repeated
@@ -134,9 +134,11 @@ def _replay_run(args: argparse.Namespace, stored: Path) -> int:
         prompts = WorkloadPrompts(composed.run, load_dotted(composed.run.engine.adapter).tokenizer_folder(composed.run))
         for line in (hash_line(stored, composed), *prompt_lines(before, composed, prompts)):
             out.print(line, soft_wrap=True)
-        if args.plan:
-            return 0
         plan = plan_run(composed, args.results)
+        if args.plan:
+            out.print()
+            print_plan(plan, out)
+            return 1 if plan.missing else 0
         require_nothing_missing(plan)
         out.print(f"time: {time_line(plan)}", soft_wrap=True)
         folder = bench_and_report(composed, args.results, args.fresh)

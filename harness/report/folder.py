@@ -39,8 +39,13 @@ def run_folders(folder: Path) -> list[Path]:
 
 
 def print_folder(folder: Path, console: Console) -> int:
-    """Print the runs of a folder, those of one rig together. Returns 1 when some are not whole yet, else 0."""
-    runs = [read_run(path) for path in run_folders(folder)]
+    """Print the runs of a folder, those of one rig together. Returns 1 when some are not whole yet or cannot be read, else 0.
+
+    Raises ValueError where none can be read.
+    """
+    runs, unread = _readable(run_folders(folder))
+    if not runs:
+        raise ValueError(f"{folder}: no run here can be read: {'; '.join(unread)}")
     for rig in dict.fromkeys(str(run.config["name"]) for run in runs):
         group = [run for run in runs if run.config["name"] == rig]
         console.print(f"\n[bold]{escape(rig)}[/]  {len(group)} runs", highlight=False)
@@ -49,7 +54,25 @@ def print_folder(folder: Path, console: Console) -> int:
         for text in speedup_refusals(without_speedup(line) for one in lines for line in one.values()):
             console.print(f"[dim]{escape(text)}[/]", highlight=False)
     console.print(f"\n[dim]over all content classes of a run, n requests per arm; {NO_RATIO}[/]", highlight=False)
-    return int(any("incomplete" in dict(header_lines(run)) for run in runs))
+    for text in unread:
+        console.print(f"[yellow]left out: {escape(text)}[/]", highlight=False, soft_wrap=True)
+    return int(bool(unread) or any("incomplete" in dict(header_lines(run)) for run in runs))
+
+
+def _readable(folders: Sequence[Path]) -> tuple[list[FinishedRun], list[str]]:
+    """The runs, and a line for each folder that only looks like one: somebody else's file of that name, a torn copy."""
+    runs, unread = [], []
+    for folder in folders:
+        try:
+            run = read_run(folder)
+            if "name" not in run.config:
+                raise ValueError("its config.yaml names no rig")
+            runs.append(run)
+        except OSError as problem:
+            unread.append(f"{problem.filename or folder}: {problem.strerror or problem}")
+        except ValueError as problem:
+            unread.append(str(problem) if str(folder) in str(problem) else f"{folder}: {problem}")
+    return runs, unread
 
 
 def _table(runs: Sequence[FinishedRun], lines: Sequence[dict[str, Line]]) -> Table:

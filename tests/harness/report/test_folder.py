@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import shutil
 from copy import deepcopy
 from pathlib import Path
 
@@ -58,6 +59,25 @@ def test_the_command_line_takes_a_folder_of_runs(folder: Path, tmp_path: Path, c
     assert capsys.readouterr().out.count("<sub>samerig") == 3
     assert cli.main(["report", str(tmp_path)]) == 2
     assert "no run here; give the folder of a run, or one that holds runs" in capsys.readouterr().err
+
+
+def test_a_folder_that_only_looks_like_a_run_is_named_and_the_others_are_shown(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(folder / "a", tmp_path / "a")
+    for name, files in {"empty": {}, "torn": {"config.yaml": "a: [", "x": ""}, "nameless": {"config.yaml": "{}"}}.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "run.json").write_text("{}")
+        for file, text in files.items():
+            (tmp_path / name / file).write_text(text)
+    assert cli.main(["report", str(tmp_path)]) == 1
+    told = capsys.readouterr().out
+    assert "ngram at 1, n=" in told
+    for name in ("empty", "torn", "nameless"):
+        assert any(line.startswith(f"left out: {tmp_path / name}") for line in told.splitlines())
+    shutil.rmtree(tmp_path / "a")
+    assert cli.main(["report", str(tmp_path)]) == 2
+    assert "no run here can be read" in capsys.readouterr().err
 
 
 def test_a_figure_makes_the_folder_that_it_is_written_into(folder: Path, tmp_path: Path) -> None:

@@ -1,13 +1,14 @@
 """How much a drafter gains from more data: one recipe trained on nested parts of the answers, with as many passes over each.
 
-python -m drafters.train.learning_curve RECIPE COUNT .. [key=value ..]
+python -m drafters.train.learning_curve RECIPE COUNT|FOLDER .. [key=value ..]
 python -m drafters.train.learning_curve eagle3 222 444 888
+python -m drafters.train.learning_curve eagle3 training/eagle3_222/out training/eagle3_444/out
 
 Every count is a training with `answers` set, and `steps` and `warmup` in proportion, under `training/RECIPE_COUNT`; one that
-has a card there is not done again, one that was interrupted goes on. The last point is the recipe's own drafter, as its card
-tells. All numbers come from the cards. They go to `learning_curve/RECIPE.csv` and `.png` beside the drafter's folder, and as a
-table to the output. Updates grow with the data, so a slope is of both. One training a point: intervals are of prompts, not of
-seeds.
+has a card there is not done again, one that was interrupted goes on. A folder is a drafter that is trained already; the last
+point is the recipe's own. All numbers come from the cards. They go to `learning_curve/RECIPE.csv` and `.png` beside the
+drafter's folder, and as a table to the output. Updates grow with the data, so a slope is of both. One training a point:
+intervals are of prompts, not of seeds.
 """
 
 from __future__ import annotations
@@ -118,26 +119,35 @@ def draw(points: Sequence[Point], title: str, path: Path) -> None:
     plt.close(figure)
 
 
+def updates_a_sequence(points: Iterable[Point]) -> str:
+    """One number where all trainings have it, else from least to most."""
+    found = sorted({f"{p.updates / p.sequences:.2f}" for p in points})
+    return found[0] if len(found) == 1 else f"{found[0]} to {found[-1]}"
+
+
 def main(arguments: list[str]) -> int:
     if not arguments or arguments[0] in ("-h", "--help"):
         print(__doc__)
         return 0 if arguments else 2
     counts = sorted(int(a) for a in arguments[1:] if a.isdigit())
-    overrides = [a for a in arguments[1:] if not a.isdigit()]
-    return run_command(lambda: measure(arguments[0], counts, overrides))
+    overrides = [a for a in arguments[1:] if "=" in a]
+    folders = [Path(a) for a in arguments[1:] if not a.isdigit() and a not in overrides]
+    return run_command(lambda: measure(arguments[0], counts, overrides, folders))
 
 
-def measure(name: str, counts: Sequence[int], overrides: list[str]) -> None:
+def measure(name: str, counts: Sequence[int], overrides: list[str], folders: Sequence[Path] = ()) -> None:
     """Train what has no card yet, then write the curve and print its table."""
     full = read_recipe(name, overrides)
     torch.set_num_threads(full.threads)
     last = read_card(ROOT / full.out / "README.md")
+    known = [read_card(folder / "README.md") for folder in folders]
     recipes = [recipe_of(name, overrides, count, last[0].sequences) for count in counts]
-    points = [point for recipe in recipes for point in trained(recipe)] + last
+    trainings = sorted([*known, *map(trained, recipes)], key=lambda points: points[0].sequences)
+    points = [point for training in (*trainings, last) for point in training]
     folder = (ROOT / full.out).parent / "learning_curve"
     folder.mkdir(exist_ok=True)
     write_csv(points, folder / f"{name}.csv")
-    draw(points, f"{name}: {last[0].updates / last[0].sequences:.2f} updates a sequence", folder / f"{name}.png")
+    draw(points, f"{name}: {updates_a_sequence(points)} updates a sequence", folder / f"{name}.png")
     print(table(points))
 
 

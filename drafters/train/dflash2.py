@@ -2,9 +2,13 @@
 
 Training starts from a trained DFlash (`initial`). The convolutions begin as identity, so the first update finds DFlash as it
 was, and need no loss of their own. From the share `selector` of training on, the candidate selector learns too: at every slot,
-which of the block's own likeliest candidates is the target's, given the true token before it. Where the target's is not among
-them it takes the place of the last. The gradient goes on into the block. The authors' recipe is not published; these are the
-choices that two open trainers, NeMo and speculators, share.
+which of the block's own likeliest candidates is the target's, given the true token before it. The gradient goes on into the
+block. The authors' recipe is not published; these are the choices that two open trainers, NeMo and speculators, share.
+
+Where the target's token is not among the candidates, those trainers put it in the place of the last (`inject: true`). That is
+right for a block that nearly always has it. Ours has it in two of three slots: a selector that is shown a gold in the last
+place every third time learns to distrust the block's order, and serving, where nothing is injected, accepted less at the first
+position with it than without. Off, such slots teach the selector nothing: no choice would be right there.
 
 The selector's codebooks hold a row per token. They are learned as maps of the target's own tables, A = E P and B = E' Q with E
 the embedding and E' the head, so that tokens that training seldom meets learn from the others; the export writes the tables
@@ -32,7 +36,7 @@ from drafters.train.objective import Example, Teacher
 
 class DFlash2Objective(DFlashObjective):
     """Sizes of convolutions and selector stand in `config.dflash_config`. Besides DFlash's, `options` has `selector`, the share
-    of training before the selector learns, and `selector_weight`, of its loss."""
+    of training before the selector learns, `selector_weight`, of its loss, and `inject`."""
 
     architecture: ClassVar[str] = "DFlash2DraftModel"
     over_embedding: ClassVar[str | None] = "candidate_selector.predecessor_codebook"
@@ -49,6 +53,7 @@ class DFlash2Objective(DFlashObjective):
     ) -> None:
         super().__init__(target, teacher, examples, config, options)
         self.selector_from, self.selector_weight = float(options["selector"]), float(options["selector_weight"])
+        self.inject = bool(options["inject"])
 
     def build(self, published: Mapping[str, Any], target: Target) -> DFlash2Network:
         conv = family_size(published, "conv_kernel_size"), family_size(published, "conv_group_size")
@@ -73,6 +78,8 @@ class DFlash2Objective(DFlashObjective):
         columns_LK, place_L, there_L = injected(said, self.network.candidate_selector.candidates)
         scores_LK = self.scores(blocks, states_ABH, said, columns_LK)
         loss_L = F.cross_entropy(scores_LK, place_L, reduction="none")
+        if not self.inject:
+            loss_L = loss_L * there_L
         right_L = there_L & (scores_LK.argmax(-1) == place_L)
         shown = {"recall": float(there_L.float().mean()), "selected": float(right_L.float().mean())}
         return self.selector_weight * weighted_mean(loss_L, blocks.slot_L, self.options.decay), shown

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -31,7 +32,12 @@ RANK = 6
 CONV = {"mask_token_id": VOCAB - 1, "conv_kernel_size": 2, "conv_group_size": 16, "selector_rank": RANK, "selector_top_k": 8}
 XPRESS = {"xpress_rank": RANK, "xpress_mlp_hidden": 8, "xpress_num_passes": BLOCK, "xpress_topc": 0}
 FAMILY: dict[str, tuple[Any, Any, dict[str, Any], dict[str, Any]]] = {
-    "dflash2": (DFlash2Objective, DFlash2Drafter, {"dflash_config": CONV}, {"selector": 0.3, "selector_weight": 1.0}),
+    "dflash2": (
+        DFlash2Objective,
+        DFlash2Drafter,
+        {"dflash_config": CONV},
+        {"selector": 0.3, "selector_weight": 1.0, "inject": False},
+    ),
     "dspark": (DSparkObjective, DSparkDrafter, {"markov_rank": RANK}, {"confidence_weight": 0.5}),
     "xpress": (XPressObjective, XPressDrafter, XPRESS, {}),
 }
@@ -138,6 +144,18 @@ def test_the_gold_candidate_is_injected_where_the_block_does_not_have_it():
     assert columns.tolist() == [[0, 1], [0, 3]]
     assert place.tolist() == [1, 1]
     assert there.tolist() == [True, False]
+
+
+@pytest.mark.parametrize("inject", [False, True])
+def test_a_slot_whose_token_the_block_does_not_have_teaches_the_selector_only_where_it_is_injected(world, backbone, inject):
+    objective = member(world, "dflash2", backbone, inject=inject)
+    blocks, states_ABH = packed_states(objective, world.examples, BLOCK, 5)
+    said = whole_vocabulary(objective, blocks, states_ABH.detach())
+    gold_L1 = said.gold.unsqueeze(-1)
+    without = said.logits_LC.scatter(1, gold_L1, float(said.logits_LC.min()) - 1.0)  # every gold is the block's last choice
+    loss, shown = objective.further(blocks, states_ABH.detach(), replace(said, logits_LC=without), 1.0)
+    assert shown["recall"] == 0.0
+    assert bool(loss > 0) is inject
 
 
 @torch.inference_mode()

@@ -75,7 +75,7 @@ gpu-check: $(STAMP) ## the checks that need an NVIDIA GPU (under 8 minutes); say
 	@$(PY) -m perf.gpu_check $(ARGS)
 
 drafter-data: $(STAMP) ## answers of the embedded target to the training prompts (hours; resumable): ARGS="--worker 0/2"
-	@$(PY) -m drafters.train.data data/smollm2_135m.yaml $(ARGS)
+	@$(PY) -m drafters.train.data data/smollm2_135m_620k.yaml $(ARGS)
 
 drafters: $(STAMP) ## train the shipped drafters again from the committed answers (hours; resumable), and evaluate them
 	@for recipe in eagle3 mtp dflash dflash2 dspark xpress; do \

@@ -5,6 +5,7 @@ A Python sequence of sizes [O, I] is stored as ggml's ne = {I, O}: no transposin
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -28,8 +29,18 @@ def write_gguf(
     are stored as float32, whole numbers as uint32, those in lists as int32. Written under another name first, so that a file
     that is there is whole.
     """
-    scratch = path.with_name(f".{path.name}.part")
-    writer = gguf.GGUFWriter(scratch, arch)
+    scratch = path.with_name(f".{path.name}.{os.getpid()}.part")  # several may export the same drafter at once
+    try:
+        _write(scratch, arch, fields, copied, tensors)
+        scratch.replace(path)
+    finally:
+        scratch.unlink(missing_ok=True)
+
+
+def _write(
+    path: Path, arch: str, fields: Mapping[str, Value], copied: Mapping[str, Any], tensors: Iterable[tuple[str, Tensor]]
+) -> None:
+    writer = gguf.GGUFWriter(path, arch)
     named = {f"{arch}{key}" if key.startswith(".") else key: value for key, value in fields.items()}
     for name, value in named.items():
         _add(writer, name, value)
@@ -43,7 +54,6 @@ def write_gguf(
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    scratch.replace(path)
 
 
 def fields_of(reader: Any, prefix: str = "") -> dict[str, Any]:

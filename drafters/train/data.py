@@ -1,7 +1,7 @@
 """On-policy training data: the target's own answers to the training prompts, through our own loop.
 
-python -m drafters.train.data data/smollm2_135m.yaml                start, or go on where the last process ended
-python -m drafters.train.data data/smollm2_135m.yaml --worker 0/2   every second shard, for two processes on two cores
+python -m drafters.train.data data/smollm2_135m_620k.yaml                start, or go on where the last process ended
+python -m drafters.train.data data/smollm2_135m_620k.yaml --worker 0/2   every second shard, for two processes on two cores
 
 A drafter that learns from what its target says accepts more than one that learns from text (0.405 against 0.280 full accuracy
 in the ablation behind the DSpark port of `speculators`, its pull request 677), so nothing but target output is stored.
@@ -39,7 +39,7 @@ _REPORT_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """What to generate; `data/smollm2_135m.yaml` explains the fields."""
+    """What to generate; `data/smollm2_135m_620k.yaml` explains the fields."""
 
     target: str
     prompts: str

@@ -69,6 +69,23 @@ def test_a_tensor_for_which_llama_cpp_has_no_place_is_refused(
     assert not (tmp_path / "eagle3.gguf").exists()
 
 
+def test_an_export_that_fails_midway_leaves_nothing_and_the_old_file_as_it_was(
+    tmp_path: Path, target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, out = checkpoint(tmp_path / "eagle3", vocabulary(target)), tmp_path / "eagle3.gguf"
+    export(folder, target, out, "float32")
+    before = out.read_bytes()
+
+    def fails(self: gguf.GGUFWriter) -> None:
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr(gguf.GGUFWriter, "write_tensors_to_file", fails)
+    with pytest.raises(OSError, match="No space"):
+        export(folder, target, out, "float32")
+    assert out.read_bytes() == before
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["eagle3", "eagle3.gguf", "target.gguf"]
+
+
 def test_a_drafter_of_another_vocabulary_is_refused(tmp_path: Path, target: Path) -> None:
     with pytest.raises(ValueError, match="another target"):
         export(checkpoint(tmp_path / "eagle3", 12), target, tmp_path / "out.gguf", "float32")

@@ -23,6 +23,8 @@ from harness.claims.rows import store_rows
 FOLDER = Path(__file__).resolve().parents[2] / "results" / "published"
 FILES = {"seed": "seed_claims.csv", "claims": "claims.csv"}
 STORE = "claims.parquet"
+# What two rows share that tell of one measurement; acceptance is left out, for one table may have it and the other not.
+_SAME = ("hardware", "engine", "target", "method", "budget", "task", "concurrency", "tok_s_low", "tok_s_high", "speedup_low")
 
 
 def build(folder: Path = FOLDER) -> pa.Table:
@@ -31,7 +33,24 @@ def build(folder: Path = FOLDER) -> pa.Table:
     for kind, name in FILES.items():
         with (folder / name).open(newline="", encoding="utf-8") as file:
             rows += store_rows(kind, csv.DictReader(file))
-    return CLAIMS.to_arrow(rows)
+    return CLAIMS.to_arrow(marked(rows))
+
+
+def marked(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The rows, those of the seed table with a flag whose rig and numbers a row of the large table has too."""
+    large = {_measurement(row) for row in rows if not _is_seed(row)}
+    return [
+        row | {"flags": sorted([*row["flags"], "repeated"])} if _is_seed(row) and _measurement(row) in large else row
+        for row in rows
+    ]
+
+
+def _is_seed(row: dict[str, Any]) -> bool:
+    return str(row["claim_id"]).startswith("seed:")
+
+
+def _measurement(row: dict[str, Any]) -> tuple[Any, ...]:
+    return tuple(row[name] for name in _SAME)
 
 
 def readme(table: pa.Table) -> str:

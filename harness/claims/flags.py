@@ -42,6 +42,7 @@ FLAGS: dict[str, str] = {
     "not_reproduced": "somebody tried it again and got something else",
     "no_bonus": "the acceptance length leaves out the bonus token",
     "computed": "a number was computed by the reader, not printed",
+    "repeated": "a row of the seed table whose measurement stands in the large table too",
     "noisy": "few prompts or few tokens",
     "unread": "a cell holds text that is no single number; see the printed column",
     "budget_not_stated": "an arm that drafts, without its budget",

@@ -148,6 +148,16 @@ def test_every_flag_is_documented_and_some_rows_carry_the_telling_ones(claims: p
     assert not set(by_id["claims:4"]) & {"moved_more", "relative_baseline", "speedup_mismatch"}
 
 
+def test_a_seed_row_whose_measurement_the_large_table_has_too_is_marked_as_repeated(claims: pd.DataFrame) -> None:
+    repeated = {row.claim_id: row for row in claims.itertuples() if "repeated" in row.flags}
+    assert {"seed:22", "seed:23", "seed:24"} <= set(repeated)
+    large = claims[~claims["claim_id"].str.startswith("seed:")]
+    for row in repeated.values():
+        same = (large["target"] == row.target) & (large["method"] == row.method) & (large["tok_s_low"] == row.tok_s_low)
+        assert (same & (large["task"] == row.task)).any()
+    assert all(name.startswith("seed:") for name in repeated)
+
+
 def test_a_changed_rate_in_the_csv_is_flagged(tmp_path: Path) -> None:
     for name in FILES.values():
         lines = (FOLDER / name).read_text("utf-8").splitlines(keepends=True)[:70]

@@ -57,7 +57,7 @@ class Answers:
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--arms", default="ngram,eagle3", type=lambda text: text.split(","))
+    parser.add_argument("--arms", default="ngram,eagle3,dflash,dflash2,dspark", type=lambda text: text.split(","))
     parser.add_argument("--prompts", default=4, type=int, help="of each of the six prompt sets")
     parser.add_argument("--tokens", default=64, type=int, help="at most, per answer")
     parser.add_argument("--budget", default=4, type=int)

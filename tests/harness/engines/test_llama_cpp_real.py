@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -14,6 +15,7 @@ from drafters.ngram_simple import NgramSimpleDrafter
 from harness.compose import compose_run
 from harness.config import Run
 from harness.engines.base import Request
+from harness.engines.gguf_header import read_header
 from harness.engines.llama_cpp import LlamaCppEngine
 from harness.ledger import ledger, request_row
 from harness.load import run_window
@@ -21,6 +23,7 @@ from harness.metrics.ledger import accepted_prefix
 from harness.processes import is_alive
 
 pytest.importorskip("xllamacpp")
+ROOT = Path(__file__).parents[3]
 SMALL = ["machine.threads=1", "target.context=256", "engine.max_running_requests=2", "engine.kv_tokens=512"]
 
 
@@ -40,6 +43,17 @@ def test_the_real_server_drafts_accepts_and_changes_no_greedy_token(tmp_path: Pa
     told = [(row["steps_with_draft"], row["drafted"], row["accepted"]) for row in rows["ngram"]]
     assert told == [ngram_of_the_reference(run, ids, row["token_ids"]) for ids, row in zip(prompts, rows["ngram"], strict=True)]
     assert all(row["steps_with_draft"] == 0 and row["cached_tokens"] == 0 for row in rows["plain"])
+
+
+@pytest.mark.parametrize("arm", ["eagle3", "dflash", "dflash2", "dspark"])
+def test_the_real_server_exports_and_accepts_every_trained_drafter(arm: str, tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "checkpoints/smollm2_135m" / arm, tmp_path / arm, ignore=shutil.ignore_patterns("*.png"))
+    run = compose_run("cpu_smollm2_llamacpp", [*SMALL, f"arms.{arm}.checkpoint.location={tmp_path / arm}"]).run
+    once = (582, 827, 1296, 1876, 30, 198)
+    rows = asyncio.run(_serve(run, arm, [once * 4, (1, *once * 2, 3478, 42)], tmp_path / "server.log"))
+    drafted, accepted = (sum(row[name] for row in rows) for name in ("drafted", "accepted"))
+    assert 0 < accepted < drafted
+    assert read_header(tmp_path / f"{arm}.gguf").source
 
 
 def ngram_of_the_reference(run: Run, prompt: tuple[int, ...], answer: list[int], budget: int = 4) -> tuple[int, int, int]:
@@ -63,7 +77,7 @@ async def _serve(run: Run, arm: str, prompts: list[tuple[int, ...]], log: Path) 
     launched = await engine.launch()
     try:
         factors = await engine.resolved()
-        assert (factors["method"], factors["draft_budget"]) == (arm, run.arms[arm].draft_budget)
+        assert (factors["method"], factors["draft_budget"]) == (run.arms[arm].method, run.arms[arm].draft_budget)
         asked = [request(24, ids, str(i), run) for i, ids in enumerate(prompts)]
         window = await run_window(engine, asked, timeout_s=120, concurrency=2)
         assert [result.error for result in window.results] == [None, None]

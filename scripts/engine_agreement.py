@@ -91,15 +91,21 @@ def runs(arm: str, args: argparse.Namespace) -> Mapping[str, Run]:
         "machine.threads=1",
         *(["arm@arms.ngram=ngram_simple"] if arm == "ngram" else []),
     ]
-    reference, served = (compose_run(rig, shared).run for rig in RIGS.values())
+    reference, served = (with_arm(rig, arm, shared) for rig in RIGS.values())
     target = made(args.folder / "target.gguf", "drafters.gguf_float32", str(gguf_path(served)))
     numbers = [f"engine.flags.gguf={target}", "engine.kv_dtype=float32"]
     if checkpoint := reference.arms[arm].checkpoint:
         call = ("drafters.export_gguf", checkpoint.location, str(target))
         (args.folder / f"{arm}.gguf").unlink(missing_ok=True)  # of another training, maybe
         drafter = made(args.folder / f"{arm}.gguf", *call, last=("--dtype", "float32"))
-        numbers += [f"arm@arms.{arm}={arm}", f"arms.{arm}.checkpoint.location={drafter}"]
-    return {"reference": reference, "llama.cpp": compose_run(RIGS["llama.cpp"], [*shared, *numbers]).run}
+        numbers += [f"arms.{arm}.checkpoint.location={drafter}"]
+    return {"reference": reference, "llama.cpp": with_arm(RIGS["llama.cpp"], arm, [*shared, *numbers])}
+
+
+def with_arm(rig: str, arm: str, overrides: list[str]) -> Run:
+    """A rig that has the arm, be it the rig's own or added."""
+    added = [] if arm in compose_run(rig).run.arms else [f"+arm@arms.{arm}={arm}"]
+    return compose_run(rig, [*added, *overrides]).run
 
 
 def made(out: Path, module: str, *words: str, last: Sequence[str] = ()) -> Path:

@@ -38,6 +38,7 @@ class Factor(Model):
     remedy: str
     only: tuple[str | float | bool, ...] | None = None
     optional: bool = False
+    of_weights: bool = False
     read: dict[str, str | None]
 
     def source(self, engine: str) -> str | None:
@@ -76,6 +77,11 @@ def is_draft(name: str) -> bool:
     if name in table():
         return table()[name].part == "draft"
     return any(part.startswith(DRAFT_WORDS) for part in name.split("."))
+
+
+def is_of_weights(name: str) -> bool:
+    """Whether a factor is of the drafter's weights, which prompt lookup does not have."""
+    return name in table() and table()[name].of_weights
 
 
 def remedy(name: str) -> str:

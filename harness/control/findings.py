@@ -111,6 +111,11 @@ class Side:
     def drafts(self) -> bool:
         return any(str(row["method"]) != "plain" for row in self.servings)
 
+    @property
+    def has_weights(self) -> bool:
+        """Whether a drafter with weights was served: prompt lookup drafts without."""
+        return any(str(row["method"]) not in ("plain", "ngram") for row in self.servings)
+
 
 def values_of(side: Side, column: str) -> dict[str, set[str]]:
     """Every value, as JSON text, that each key of a map column took over the servings of one arm."""

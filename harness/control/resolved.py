@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 
-from harness.control.factors import ENGINES, Class, class_of, is_draft, remedy, table
+from harness.control.factors import ENGINES, Class, class_of, is_draft, is_of_weights, remedy, table
 from harness.control.findings import Finding, Side, show, values_of
 
 Values = dict[str, set[str]]
@@ -23,8 +23,8 @@ def resolved_factors(plain: Side, arm: Side) -> list[Finding]:
         *sorted((ours.keys() | theirs.keys()) - set(table())),
     ]
     alike = not (plain.drafts or arm.drafts) or _same_treatment(plain, arm, theirs, ours)
-    both_draft = plain.drafts and arm.drafts
-    found = [_finding(name, theirs.get(name, set()), ours.get(name, set()), alike, both_draft) for name in names]
+    names = [name for name in names if _both_can_have(name, plain, arm)]
+    found = [_finding(name, theirs.get(name, set()), ours.get(name, set()), alike) for name in names]
     return [
         *filter(None, found),
         *_not_plain(plain, theirs),
@@ -41,10 +41,17 @@ def _same_treatment(plain: Side, arm: Side, theirs: Values, ours: Values) -> boo
     return len(set.union(*drafters)) == 1 and all(ours.get(name) == theirs.get(name) for name in treated)
 
 
-def _finding(name: str, a: set[str], b: set[str], alike: bool, both_draft: bool) -> Finding | None:
+def _both_can_have(name: str, plain: Side, arm: Side) -> bool:
+    """What only a drafter has, or only one with weights, is no difference beside an arm without."""
+    if is_of_weights(name):
+        return plain.has_weights and arm.has_weights
+    return not is_draft(name) or (plain.drafts and arm.drafts)
+
+
+def _finding(name: str, a: set[str], b: set[str], alike: bool) -> Finding | None:
     """What two sets of values mean, or null when there is nothing to say."""
     kind: Class = class_of(name)
-    if kind == "treatment" or (is_draft(name) and not both_draft):
+    if kind == "treatment":
         return None
     if not a or not b or NULL in a | b:
         optional = name in table() and table()[name].optional and a == b

@@ -27,6 +27,18 @@ def test_the_drafter_and_its_budget_are_the_treatment(factor):
     assert compare(plain, arm, 1).verdict == "CONTROLLED"
 
 
+@pytest.mark.parametrize("factor", ["draft_kv_dtype", "draft_dtype", "draft_graphs", "draft_attention_backend"])
+def test_what_belongs_to_a_drafters_weights_is_asked_of_no_arm_without_weights(factor):
+    lookup, trained = of_method("ngram", **{factor: None}), of_method("eagle3", **{factor: "f16"})
+    assert compare(lookup, trained, 1).verdict == "CONTROLLED"
+    assert compare(trained, of_method("dflash", **{factor: None}), 1).verdict == "UNKNOWN"
+    assert compare(trained, of_method("dflash", **{factor: "f32"}), 1).verdict == "CONFOUNDED"
+
+
+def of_method(method, **told):
+    return side(method, method=method, **resolved(method, **told))
+
+
 def test_a_resolved_factor_that_differs_confounds_and_names_both_values():
     found = compare(clean("plain"), side("ngram", **resolved("ngram", dtype="bfloat16")), 1)
     assert found.verdict == "CONFOUNDED"
@@ -119,7 +131,8 @@ def test_what_was_not_counted_is_unknown():
 
 def test_what_a_drafter_without_weights_cannot_have_is_part_of_the_treatment():
     """GPUs of a drafter beside prompt lookup. Between two drafters that have them they confound; so does what all can have."""
-    none, one, two = (side("ngram", **resolved("ngram", draft_tensor_parallel=value)) for value in ("none", 1, 2))
+    none = side("ngram", **resolved("ngram", draft_tensor_parallel="none"))
+    one, two = (of_method("eagle3", draft_tensor_parallel=value) for value in (1, 2))
     assert [confounders(none, one), confounders(one, two)] == [[], ["draft_tensor_parallel"]]
     forgets, remembers = (side("ngram", **resolved("ngram", draft_memory=value)) for value in ("none", "serving"))
     assert "draft_memory" in confounders(forgets, remembers)
@@ -165,8 +178,7 @@ def test_between_two_arms_of_one_treatment_nothing_is_implied():
 
 def test_factors_of_the_drafter_are_compared_between_two_drafters_only():
     told = {"draft_graphs": True, "draft_attention_backend": "fa3"}
-    one = side("ngram", **resolved("ngram", **told))
-    other = side("eagle3", **resolved("eagle3", **told | {"draft_graphs": False}))
+    one, other = of_method("mtp", **told), of_method("eagle3", **told | {"draft_graphs": False})
     assert confounders(clean("plain"), one) == []
     assert confounders(one, other) == ["draft_graphs"]
 

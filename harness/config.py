@@ -144,6 +144,10 @@ class Tuned(Model):
     run: str
 
 
+# Methods that serve no weights beside the target's.
+WITHOUT_WEIGHTS = frozenset(("plain", "ngram"))
+
+
 class Arm(Model):
     """The one variable: a drafter and its budget (drafts offered per verification, the anchor not counted).
 

@@ -6,9 +6,10 @@ which of the block's own likeliest candidates is the target's, given the true to
 block. The authors' recipe is not published; these are the choices that two open trainers, NeMo and speculators, share.
 
 Where the target's token is not among the candidates, those trainers put it in the place of the last (`inject: true`). That is
-right for a block that nearly always has it. Ours has it in two of three slots: a selector that is shown a gold in the last
-place every third time learns to distrust the block's order, and serving, where nothing is injected, accepted less at the first
-position with it than without. Off, such slots teach the selector nothing: no choice would be right there.
+right for a block that nearly always has it. Ours has it in two of three slots (`recall` in the curve). A selector that was
+shown a gold in the last place every third time accepted less at the first position in serving, where nothing is injected, than
+the block without it: presumably it had learned to distrust the block's order. Off, such slots teach the selector nothing, for
+no choice would be right there.
 
 The selector's codebooks hold a row per token. They are learned as maps of the target's own tables, A = E P and B = E' Q with E
 the embedding and E' the head, so that tokens that training seldom meets learn from the others; the export writes the tables

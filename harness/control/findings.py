@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from harness.config import WITHOUT_WEIGHTS
 from harness.metrics import Row, Rows, as_map, integer, is_null
 
 Kind = Literal["implied", "confounder", "unknown", "note"]
@@ -114,7 +115,7 @@ class Side:
     @property
     def has_weights(self) -> bool:
         """Whether a drafter with weights was served: prompt lookup drafts without."""
-        return any(str(row["method"]) not in ("plain", "ngram") for row in self.servings)
+        return any(str(row["method"]) not in WITHOUT_WEIGHTS for row in self.servings)
 
 
 def values_of(side: Side, column: str) -> dict[str, set[str]]:

@@ -56,14 +56,9 @@ def _finding(name: str, a: set[str], b: set[str], alike: bool) -> Finding | None
     if not a or not b or NULL in a | b:
         optional = name in table() and table()[name].optional and a == b
         return None if optional else Finding(name, "unknown", show(a), show(b), "not readable in every arm")
-    if len(a | b) == 1 or _is_drafter_s_own(name, a, b):
+    if len(a | b) == 1:
         return None
     return Finding(name, "confounder" if kind == "implied" and alike else kind, show(a), show(b), remedy(name))
-
-
-def _is_drafter_s_own(name: str, a: set[str], b: set[str]) -> bool:
-    """What one of two drafters cannot have, such as GPUs for weights that prompt lookup does not have, comes with the other."""
-    return is_draft(name) and table()[name].optional and (a <= NOTHING or b <= NOTHING)
 
 
 def _not_plain(side: Side, told: Values) -> Iterator[Finding]:

@@ -47,11 +47,11 @@ def drafter_path(arm: Arm) -> str | None:
     place, export = checkpoint_path(arm), export_of(arm)
     if export is not None:
         return str(export.file)
-    files = sorted(Path(place or "").glob("*.gguf")) if place and not place.endswith(".gguf") else []
+    files = list(Path(place).glob("*.gguf")) if place else []
     return str(files[0]) if len(files) == 1 else place
 
 
-def drafter_bytes(arm: Arm) -> Path:
+def sized_by(arm: Arm) -> Path:
     """What of the drafter tells its size before launch: its file, or the folder that it will be exported from."""
     export, path = export_of(arm), Path(drafter_path(arm) or "")
     return export.folder if export is not None and not path.is_file() else path
@@ -83,6 +83,7 @@ async def export_if_due(arm: Arm, target: Path) -> None:
         told, _ = await process.communicate()
     except asyncio.CancelledError:
         process.kill()
+        await process.wait()
         raise
     if process.returncode != 0:
         last = told.decode("utf-8", "replace").strip().splitlines()[-1:]

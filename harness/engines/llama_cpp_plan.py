@@ -12,7 +12,7 @@ from pathlib import Path
 
 from harness.config import Arm, Run, Size
 from harness.engines.base import Memory
-from harness.engines.llama_cpp_drafter import drafter_bytes, missing_drafter
+from harness.engines.llama_cpp_drafter import missing_drafter, sized_by
 from harness.engines.method_support import machine_gap, option_gaps
 from harness.estimate_memory import NOTHING, Needs, needs_of, plan_memory
 from harness.fetch import fetch_command
@@ -144,7 +144,7 @@ def _help(argv: tuple[str, ...]) -> str | None:
 
 def estimate(run: Run, arm: Arm) -> Memory:
     """Files and sizes stated in the rig. A recurrent layer keeps a state per slot, and one more to go back to after a draft."""
-    drafter = needs(drafter_bytes(arm), arm.checkpoint.size) if arm.checkpoint else NOTHING
+    drafter = needs(sized_by(arm), arm.checkpoint.size) if arm.checkpoint else NOTHING
     slots = run.engine.max_running_requests
     held = run.model_copy(update={"engine": run.engine.model_copy(update={"kv_tokens": slots * slot_tokens(run)})})
     return plan_memory(held, needs(gguf_path(run), run.target.size), drafter, slots, slots if arm.draft_budget else 0)

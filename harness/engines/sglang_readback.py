@@ -11,7 +11,7 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
-from harness.config import Arm, Run
+from harness.config import WITHOUT_WEIGHTS, Arm, Run
 from harness.control.factors import is_draft
 from harness.control.read import read_factors
 from harness.engines.base import Memory, Scalar
@@ -120,9 +120,9 @@ def memory(arm: Arm, found: Found, drafter_bytes: int | None) -> Memory:
     used, source = state.get("memory_usage") or {}, {}
     graphs = used.get("graph") or {}
     logged = [float(gib) for _, gib in _LOADS.findall(found.log)]
-    drafter: int | None = 0 if arm.method in ("plain", "ngram") else drafter_bytes
+    drafter: int | None = 0 if arm.method in WITHOUT_WEIGHTS else drafter_bytes
     source["drafter_weights_bytes"] = "headers of the drafter's checkpoint" if drafter else "the arm has no drafter weights"
-    if arm.method not in ("plain", "ngram") and len(logged) > 1:
+    if arm.method not in WITHOUT_WEIGHTS and len(logged) > 1:
         drafter, source["drafter_weights_bytes"] = int(sum(logged[1:]) * GIB), "log: Load weight end, after the target's"
     source |= {
         "weights_bytes": "server_info: memory_usage.weight",

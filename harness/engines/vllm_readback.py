@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from harness.config import Arm, Run
+from harness.config import WITHOUT_WEIGHTS, Arm, Run
 from harness.control.read import NONE, read_factors
 from harness.engines.base import Memory, Scalar
 from harness.engines.drafter_files import DFLASH2, other_drafter
@@ -126,7 +126,7 @@ def memory(arm: Arm, found: Found, drafter_bytes: int | None) -> Memory:
     """
     cache, source = _config(found).get("cache_config") or {}, {}
     loaded = sum(float(gib) for gib, _ in _LOADED.findall(found.log))
-    drafter = 0 if arm.method in ("plain", "ngram") else drafter_bytes
+    drafter = 0 if arm.method in WITHOUT_WEIGHTS else drafter_bytes
     weights = int(loaded * GIB) - drafter if loaded and drafter is not None else None
     graphs = [float(gib) for _, gib in _GRAPHS.findall(found.log)]
     available = [float(gib) for gib in _AVAILABLE.findall(found.log)]

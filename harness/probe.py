@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 import time
@@ -73,7 +74,7 @@ class CpuUse:
 
     @classmethod
     def now(cls, pids: Iterable[int] = ()) -> CpuUse:
-        return cls(psutil.cpu_times(), time.process_time() + sum(map(_tree_s, pids)), time.monotonic())
+        return cls(psutil.cpu_times(), time.process_time() + _trees_s(pids), time.monotonic())
 
     def until(self, later: CpuUse) -> dict[str, float | None]:
         """`load_busy_cores`: cores at work for others. `load_stolen_cores`: cores that a hypervisor withheld."""
@@ -91,13 +92,18 @@ def foreign_load(seconds: float = 0.2) -> dict[str, float | None]:
     return before.until(CpuUse.now())
 
 
-def _tree_s(pid: int) -> float:
-    """CPU seconds of a process and its living children; nothing of one that is gone."""
-    try:
-        process = psutil.Process(pid)
-        return sum(_seconds(p) for p in (process, *process.children(recursive=True)))
-    except psutil.NoSuchProcess:
-        return 0.0
+def _trees_s(pids: Iterable[int]) -> float:
+    """CPU seconds of processes and their living children; nothing of one that is gone.
+
+    Each counts once: a server's pids hold its engine's children too, and a child that was counted under its parent again would
+    hide as much work of others.
+    """
+    found: dict[int, psutil.Process] = {}
+    for pid in pids:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process = psutil.Process(pid)
+            found |= {p.pid: p for p in (process, *process.children(recursive=True))}
+    return sum(map(_seconds, found.values()))
 
 
 def _seconds(process: psutil.Process) -> float:

@@ -128,6 +128,32 @@ def test_work_of_the_serving_and_its_children_is_not_that_of_others() -> None:
     assert alone - ours > 0.1
 
 
+def test_a_child_that_is_named_beside_its_parent_counts_once() -> None:
+    """As a server's pids name its engine's processes: counted twice, they would hide as much work of others."""
+    parent = subprocess.Popen(
+        [sys.executable, "-c", "import subprocess, sys; subprocess.run([sys.executable, '-c', 'while 1: 0'])"]
+    )
+    try:
+        child = _wait_for_child(parent.pid)
+        before = probe.CpuUse.now([parent.pid, child.pid]).own_s
+        worked = child.cpu_times().user
+        time.sleep(0.5)
+        spent, worked = probe.CpuUse.now([parent.pid, child.pid]).own_s - before, child.cpu_times().user - worked
+    finally:
+        for process in psutil.Process(parent.pid).children(recursive=True):
+            process.kill()
+        parent.kill()
+        parent.wait()
+    assert worked > 0.05
+    assert spent < 1.5 * worked
+
+
+def _wait_for_child(pid: int) -> psutil.Process:
+    while not (found := psutil.Process(pid).children()):
+        time.sleep(0.01)
+    return found[0]
+
+
 def test_a_process_that_ended_has_done_nothing() -> None:
     gone = subprocess.Popen([sys.executable, "-c", "pass"])
     gone.wait()

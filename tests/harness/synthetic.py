@@ -15,7 +15,7 @@ from harness.records import TABLES
 
 MS = 1_000_000
 GIB = 2**30
-STEP_MS = {"plain": 20.0, "plain2": 20.0, "plain_best": 16.0, "ngram": 24.0, "other": 24.0}
+STEP_MS = {"plain": 20.0, "plain2": 20.0, "plain_best": 16.0, "ngram": 24.0, "mtp": 24.0, "eagle3": 24.0}
 
 
 def request(chunks: Sequence[tuple[float, int]] = ((100, 1),), **given: Any) -> dict[str, Any]:
@@ -92,8 +92,9 @@ def request_of_steps(drafted: Sequence[int], accepted: Sequence[int], cut: int =
 
 
 def serving(arm: str = "plain", block: int = 0, **given: Any) -> dict[str, Any]:
-    """A serving of one arm; `ngram` has budget 4."""
+    """A serving of one arm of budget 4: of the method that its name says, else of prompt lookup."""
     drafts = not arm.startswith("plain")
+    method = arm if arm in ("mtp", "eagle3") else "ngram" if drafts else "plain"
     resolved = {"engine": "reference", "dtype": "float32", "prefix_cache": False, "max_running_requests": 4, "device": "cpu"}
     resolved |= {"target_hash": "t", "target_implementation": "Dense", "context_limit": 2048, "kv_tokens": 4096}
     resolved |= {"kv_dtype": "float32", "prefill_chunk": 64, "cuda_graphs": "off", "attention_backend": "sdpa"}
@@ -105,7 +106,7 @@ def serving(arm: str = "plain", block: int = 0, **given: Any) -> dict[str, Any]:
         "block": block,
         "arm": arm,
         "session_id": "s",
-        "method": "ngram" if drafts else "plain",
+        "method": method,
         "draft_budget": 4 if drafts else None,
         "order_in_block": 0,
         "config_hash": "c",

@@ -173,9 +173,9 @@ def test_k05_memory_of_others_is_theirs_and_their_presence_is_refused() -> None:
     ],
 )
 def test_what_the_case_says_of_a_factor_is_what_the_ledger_finds(case: str, factor: str, kind: str) -> None:
-    """One pair that differs in this factor alone; a factor of the drafter is compared between two drafters."""
+    """One pair that differs in this factor alone; a factor of the drafter is compared between two drafters with weights."""
     assert class_of(factor) == kind
-    other, ours = ("eagle3", "ngram") if is_draft(factor) else ("plain", "ngram")
+    other, ours = ("eagle3", "mtp") if is_draft(factor) else ("plain", "ngram")
     found = compare(side(other, {factor: "one"}), side(ours, {factor: "another"}), 1)
     kinds = {finding.kind for finding in found.findings if finding.factor == factor}
     assert kinds == (set() if kind == "treatment" else {kind})

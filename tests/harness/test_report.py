@@ -170,14 +170,14 @@ def test_a_confounder_of_one_class_leaves_the_others_of_its_level(tmp_path):
 
 
 def test_two_drafters_that_differ_in_more_than_the_drafter_are_told_apart(tmp_path):
-    rows = simulate(2, ("plain", "ngram", "other"))
+    rows = simulate(2, ("plain", "mtp", "eagle3"))
     for row in rows["servings"]:
         if row["arm"] != "plain":
-            row["resolved"] |= {"drafter": f'"{row["arm"]}"', "draft_graphs": str(row["arm"] == "other").lower()}
+            row["resolved"] |= {"drafter": f'"{row["arm"]}"', "draft_graphs": str(row["arm"] == "eagle3").lower()}
     text = printed(write_run(tmp_path / "run", rows))
-    assert "control: other against ngram CONFOUNDED" in text
-    assert "confounded by draft_graphs (true against false)" in text
-    assert "control: other against plain CONTROLLED" in text
+    assert "control: mtp against eagle3 CONFOUNDED" in text
+    assert "confounded by draft_graphs (false against true)" in text
+    assert "control: eagle3 against plain CONTROLLED" in text
 
 
 def test_a_coalesced_stream_refuses_time_per_token_in_the_table(tmp_path):

@@ -21,7 +21,7 @@ results/published/README.md documents the columns."""
 REPLAY_EXAMPLES = """examples:
   samerig replay published/h200_qwen27b_card            as it stands, on a machine that has it
   samerig replay published/h200_qwen27b_card --plan     what it would move, what is not stated, what is missing
-  samerig replay published/h200_qwen27b_card --substitute machine=auto target=smollm2 engine=reference
+  samerig replay published/h200_qwen27b_card --substitute machine=auto target=smollm2_135m engine=reference
   samerig replay results/cpu_smollm2-20260101-120000-0f345d
                                                         somebody's run again: configuration, prompts, environment, numbers
   samerig replay RIG_OR_RUN --measured results/mine     compare with a run that is measured already

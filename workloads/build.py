@@ -23,6 +23,8 @@ from harness.workloads import FOLDER, Prompt, load_set, manifest
 
 Row = dict[str, Any]
 
+PINNED = ("sha256", "n", "context_sha256")  # keys of a manifest entry that are computed from its files
+
 
 def humaneval_row(row: Mapping[str, Any]) -> Row:
     """One HumanEval problem as a chat prompt; the test and entry point stay for an accuracy gate."""
@@ -176,18 +178,25 @@ def _sha256(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def _pin(path: Path, name: str, entry: Row | None = None) -> None:
-    """Recompute hash and count of one entry of a manifest, or add `entry`."""
+def _pin(path: Path, name: str, entry: Row | None = None) -> str:
+    """Recompute hash and count of one entry of a manifest, or add `entry`; returns what changed, for people."""
     content = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {"sets": {}}
     if entry is None and name not in content["sets"]:
         raise SystemExit(f"{path}: no set '{name}'; describe it there first (file, content_class, source, licence, language)")
-    entry = {**(entry or content["sets"][name])}
+    before = content["sets"].get(name, {})
+    entry = {**(entry or before)}
     file = path.parent / entry["file"]
     entry |= {"sha256": _sha256(file), "n": len(file.read_bytes().splitlines())}
     if entry.get("context_file"):
         entry["context_sha256"] = _sha256(path.parent / entry["context_file"])
     content["sets"][name] = entry
     path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    moved = [f"{key} {_short(before.get(key))} -> {_short(entry[key])}" for key in PINNED if before.get(key) != entry.get(key)]
+    return f"{name}: pinned {entry['n']} prompts; {', '.join(moved) or 'as it was'}"
+
+
+def _short(value: str | int | None) -> str:
+    return "none" if value is None else str(value)[:12]
 
 
 def check(folder: Path = FOLDER) -> list[str]:
@@ -246,7 +255,7 @@ def main(arguments: list[str] | None = None) -> None:
         elif not options.pin:
             _write_rows(FOLDER / f"{name}.jsonl", PACKAGED[name]())
         if not options.hub:
-            _pin(FOLDER / "manifest.json", name)
+            print(_pin(FOLDER / "manifest.json", name))
     problems = check()
     print("\n".join(problems) or "all prompt sets are as pinned, distinct, and disjoint from the warm-up")
     sys.exit(1 if problems else 0)

@@ -21,7 +21,8 @@ from harness.store import read_tables
 class FinishedRun:
     """A run folder in memory; unfinished ones too. `config` is config.yaml, `facts` is run.json.
 
-    `being_measured`: a process was measuring it when it was read, so arms are compared on the cells that both have.
+    `being_measured`: a process was measuring it when it was read. `to_go_on`: it has not come to its end (being measured, or
+    cut off), so arms are compared on the cells that both have.
     """
 
     run_id: str
@@ -36,6 +37,7 @@ class FinishedRun:
     replays: Rows = ()
     grades: Rows = ()
     being_measured: bool = False
+    to_go_on: bool = False
 
     @property
     def methods(self) -> dict[str, str]:
@@ -132,7 +134,7 @@ class FinishedRun:
 
     def pair(self, one: str, other: str, concurrency: int, classes: Sequence[str] | None = None) -> Control | None:
         """The audit of any two arms; null where either has no cell yet. What the best baseline states is marked."""
-        run = self._of_shared_cells(one, other, concurrency) if self.being_measured else self
+        run = self._of_shared_cells(one, other, concurrency) if self.to_go_on else self
         sides = run.side(one, concurrency, classes), run.side(other, concurrency, classes)
         control = compare(*sides, concurrency) if all(side.servings for side in sides) else None
         if control is None or self.plain_best not in (one, other):
@@ -175,7 +177,7 @@ def _config(folder: Path) -> dict[str, Any]:
 def read_run(folder: Path) -> FinishedRun:
     """Read a run folder. Raises FileNotFoundError when it holds no run."""
     tables = read_tables(folder)
-    config, facts = _config(folder), facts_of(folder)
+    config, facts, finished = _config(folder), facts_of(folder), is_finished(folder)
     return FinishedRun(
         folder.name,
         config,
@@ -188,5 +190,6 @@ def read_run(folder: Path) -> FinishedRun:
         rows_of(tables.widths),
         rows_of(tables.replays),
         rows_of(tables.grades),
-        not is_finished(folder) and is_held(folder),
+        not finished and is_held(folder),
+        not finished,
     )

@@ -19,8 +19,8 @@ def printed_while_measured(folder):
         os.close(lock)
 
 
-def test_a_run_that_is_being_measured_says_so_and_accuses_no_arm_of_cells_still_to_come(tmp_path):
-    """Block 2 of ngram has its code and not yet its chat: less was asked, which is a difference only once nobody measures."""
+def test_a_run_that_has_not_ended_says_so_and_accuses_no_arm_of_cells_still_to_come(tmp_path):
+    """Block 2 of ngram has its code and not yet its chat: less was asked, which is a difference only once the run has ended."""
     rows = simulate(3)
     late = [r for r in rows["requests"] if not (r["block"] == 2 and r["arm"] == "ngram" and r["content_class"] == "chat")]
     folder = write_run(tmp_path / "run", {**rows, "requests": [r for r in late if r["block"] < 2 or r["arm"] != "plain2"]})
@@ -29,9 +29,12 @@ def test_a_run_that_is_being_measured_says_so_and_accuses_no_arm_of_cells_still_
     assert "resumes" not in text
     assert "control: ngram against plain CONTROLLED" in text
     assert "confounded" not in text.partition(" n: requests per arm")[0]
-    text = " ".join(printed(folder).split())
-    assert "30 of 36 cells are measured; the same command resumes" in text
-    assert "confounded by prompts" in text
+    cut_off = " ".join(printed(folder).split())
+    assert "30 of 36 cells are measured; the same command resumes" in cut_off
+    assert "control: ngram against plain CONTROLLED" in cut_off
+    assert "confounded" not in cut_off.partition(" n: requests per arm")[0]
+    (folder / "run.json").write_text(json.dumps({"run_id": "run", "finished_at": "2026-01-01T00:00:00Z"}))
+    assert "confounded by prompts" in " ".join(printed(folder).split())
 
 
 def test_an_arm_without_a_cell_beside_plain_yet_has_no_verdict(tmp_path):

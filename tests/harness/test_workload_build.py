@@ -131,3 +131,14 @@ def test_the_check_reports_a_set_that_cannot_be_loaded_and_goes_on(copied: Path)
     assert [problem.partition(": ")[2].partition(";")[0] for problem in build.check(copied)] == [
         "listed in the manifest but absent"
     ]
+
+
+def test_a_pin_says_which_hash_and_count_it_changed(copied: Path) -> None:
+    before = json.loads((copied / "manifest.json").read_text())["sets"]["chat"]
+    assert build._pin(copied / "manifest.json", "chat") == f"chat: pinned {before['n']} prompts; as it was"
+    with (copied / "chat.jsonl").open("a") as stream:
+        stream.write(json.dumps({"id": "new/0", "prompt": "Which bird is that?"}) + "\n")
+    said = build._pin(copied / "manifest.json", "chat")
+    after = json.loads((copied / "manifest.json").read_text())["sets"]["chat"]
+    assert f"sha256 {before['sha256'][:12]} -> {after['sha256'][:12]}" in said
+    assert f"n {before['n']} -> {before['n'] + 1}" in said

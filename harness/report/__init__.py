@@ -28,7 +28,8 @@ LEGEND = (
     " median and 95th percentile · TPOT: median ms per output token after the first chunk · accept"
     " length: tokens per step that had a draft, the target's own token included, ± 95 % over prompts · accept rate: accepted"
     " share of drafted tokens, at draft budget K (most tokens drafted a step), then the share of steps with a draft if under"
-    " 95 % · tokens/step: over all decode steps · GiB: most memory of a serving and the drafter's part of it, 2^30"
+    " 95 % · tokens/step: over all decode steps · GiB: most memory of a serving, on a CPU as far as it was touched, and"
+    " what its drafter allocated for weights and state, touched or not, so that the second is no part of the first; 2^30"
     " bytes · errors: share of requests that failed · -: not measured or not reported"
 )
 

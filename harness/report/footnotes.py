@@ -111,11 +111,11 @@ def _lengths(arm: str, groups: Groups) -> str:
 
 
 def depth_lines(groups: Groups) -> Iterator[str]:
-    """Prefill rate by depth, for content classes whose prompts span several."""
+    """Prefill rate by depth (prompts of up to so many tokens), for content classes whose prompts span several."""
     for name in (name for name in groups if name != ALL):
         found = {arm: _by_depth(line) for arm, line in groups[name].items()}
         if max(len(rates) for rates in found.values()) > 1:
-            arms = (f"{arm} " + ", ".join(f"{rate:.0f} @{depth}" for depth, rate in rates) for arm, rates in found.items())
+            arms = (f"{arm} " + ", ".join(f"{rate:.0f} @≤{depth}" for depth, rate in rates) for arm, rates in found.items())
             yield f"prefill tok/s by depth, {name}: {'; '.join(arms)}"
 
 

@@ -104,7 +104,7 @@ def _control(number: Number) -> str:
 
 
 def _rival(run: FinishedRun, best: str, other: str, level: int) -> str:
-    """Best against runner-up, paired like any other comparison: `; against dflash: 1.14x [...]`."""
+    """Best against runner-up, paired like any other comparison: `; 1.14x [...] over dflash, the next: not told apart`."""
     arms = run.within_sessions(run.measured(level, tuple(run.classes(level))))
     found = output_speedup(arms, best, other, level)
     control = run.pair(other, best, level)
@@ -116,8 +116,8 @@ def _rival(run: FinishedRun, best: str, other: str, level: int) -> str:
         or control.verdict == "CONFOUNDED"
     ):
         return f"; {other} is next and cannot be compared with it directly"
-    told = "ahead of" if _apart(found) else "not told apart from"
-    return f"; {told} {other}, the next: {_interval(found.ratio, found.low, found.high)}"
+    told = "told apart" if _apart(found) else "not told apart"
+    return f"; {_interval(found.ratio, found.low, found.high)} over {other}, the next: {told}"
 
 
 def _apart(found: Speedup) -> bool:

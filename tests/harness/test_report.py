@@ -239,7 +239,7 @@ def test_depths_are_printed_where_a_class_has_several(tmp_path):
         if row["prompt_set"] == "chat":
             row["prompt_tokens"] = 1000 if row["prompt_id"] in ("p0", "p1") else 2000
     text = printed(write_run(tmp_path / "run", rows))
-    assert "prefill tok/s by depth, chat: plain 10000 @1024, 20000 @2048; ngram" in text
+    assert "prefill tok/s by depth, chat: plain 10000 @≤1024, 20000 @≤2048; ngram" in text
     assert "by depth, code" not in text
 
 

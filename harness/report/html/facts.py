@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shlex
+from pathlib import Path
 from typing import Any
 
 from harness.metrics import Missing, Row, as_map, is_null, peak_memory
@@ -32,11 +34,12 @@ def identity(run: FinishedRun) -> list[tuple[str, str]]:
     return [(name, value) for name, value in found if value]
 
 
-def replay(run: FinishedRun) -> str:
-    """Commands that repeat the run from its folder, and the table from its rows."""
+def replay(folder: Path) -> str:
+    """Commands that repeat the run from its folder as it was named, and the table from its rows."""
+    config = shlex.quote(str(folder / "config.yaml"))
     return (
-        f"samerig bench results/{run.run_id}/config.yaml   # the same rig, arms, workload and protocol again\n"
-        f"samerig report results/{run.run_id}              # the table, from the raw rows beside this file"
+        f"samerig bench {config}   # the same rig, arms, workload and protocol again\n"
+        f"samerig report {shlex.quote(str(folder))}   # the table, from the raw rows beside this file"
     )
 
 

@@ -16,7 +16,8 @@ def told(control: Control) -> list[Finding]:
         for texts in alike(text for name, text in notes if name == factor):
             group = [notes[factor, text] for text in texts]
             plain, arm = (_seen([getattr(finding, side) for finding in group]) for side in ("plain", "arm"))
-            lines.append(replace(group[0], plain=plain, arm=arm, remedy=f"{texts[0]}{like_it(texts)}"))
+            name = "noticed" if factor == "flag" else factor
+            lines.append(replace(group[0], factor=name, plain=plain, arm=arm, remedy=f"{texts[0]}{like_it(texts)}"))
     return lines
 
 

@@ -56,7 +56,7 @@ def page_of(source: Source, folder: Path) -> Mapping[str, Any]:
         "sections": told,
         "anchors": _anchors(bool(tables), drawn, told),
         "identity": identity(run),
-        "replay": replay(run),
+        "replay": replay(folder),
         "config": (folder / "config.yaml").read_text("utf-8"),
         "environment": environment(run),
         "servings": servings(run),

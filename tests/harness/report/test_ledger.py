@@ -27,7 +27,10 @@ def test_findings_that_count_stand_first_and_each_by_itself():
         Finding("kv_tokens", "confounder", "64", "32", "pin 64"),
         Finding("kv_tokens", "confounder", "64", "16", "pin 65"),
     )
-    assert told(Control("ngram", "plain", (note("a 1"), *counts, note("a 2")))) == [*counts, note("a 1 (and 1 like it)")]
+    assert told(Control("ngram", "plain", (note("a 1"), *counts, note("a 2")))) == [
+        *counts,
+        note("a 1 (and 1 like it)", factor="noticed"),
+    ]
 
 
 @pytest.mark.parametrize(("low", "high"), [(0.89, 1.11), (0.6, 1.6), (0.44, 2.6), (0.89, 9.0), (0.33, 12.0), (0.02, 1.1)])

@@ -36,13 +36,13 @@ from harness.run_file import FILE, facts_of, is_finished, runs_in, where_runs_ar
 
 CELL_TABLES = (CELLS, REQUESTS, STEPS, SAMPLES)
 ALL_TABLES = (*TABLES, *AFTER)
-MAY_LACK = (CELLS, *AFTER)  # runs measured before there were such rows
+CELLS_SINCE = 2  # the schema in which cells got rows; what is looked at after them came without a schema of its own
 PIECES = ("cells", "servings", "after")
 
 
 @dataclass(frozen=True, slots=True)
 class Tables:
-    """The tables of one run; those of `MAY_LACK` are empty for an old one."""
+    """The tables of one run; those that an old one was measured without (`_may_lack`) are empty for it."""
 
     servings: pd.DataFrame
     requests: pd.DataFrame
@@ -190,14 +190,27 @@ def code_hash() -> str:
 
 def _read(folder: Path, table: Table) -> pa.Table:
     file = folder / f"{table.name}.parquet"
-    if (finished := is_finished(folder)) or not (folder / "cells").is_dir():
-        lacks = not file.exists() and (table in MAY_LACK or not finished)
-        return table.to_arrow([]) if lacks else _parquet(file)
+    if is_finished(folder) or not (folder / "cells").is_dir():
+        return table.to_arrow([]) if not file.exists() and _may_lack(folder, table) else _parquet(file)
     pieces_of = "after" if table in AFTER else "cells"
     pattern = "servings/*.parquet" if table is SERVINGS else f"{pieces_of}/*/{table.name}.parquet"
     paths = [path for path in sorted(folder.glob(pattern)) if not path.relative_to(folder).parts[1].startswith(ASIDE)]
     pieces = [_parquet(path) for path in paths]
     return pa.concat_tables(pieces) if pieces else table.to_arrow([])
+
+
+def _may_lack(folder: Path, table: Table) -> bool:
+    """Whether a run without pieces may be without this table: it was measured before there were such rows, or has no row yet.
+
+    A table of cells that is gone takes with it what forbids comparisons, so only a run that says it is older may lack it.
+    """
+    facts = facts_of(folder)
+    if table in AFTER:
+        return True
+    schema = facts.get("schema")
+    if table is CELLS and isinstance(schema, int) and schema < CELLS_SINCE:
+        return True
+    return facts.get("finished_at") is None and not any((folder / f"{t.name}.parquet").exists() for t in TABLES)
 
 
 def _parquet(file: Path) -> pa.Table:

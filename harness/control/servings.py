@@ -83,14 +83,20 @@ def host(plain: Side, arm: Side) -> Iterator[Finding]:
 def cpu_neighbours(plain: Side, arm: Side, concurrency: int) -> Iterator[Finding]:
     """Cores that others took in the measured windows, weighted by time, where the machine has a limit for them.
 
-    On a CPU a neighbour takes the cores that the target runs on, as one on a GPU does, and rarely from all arms alike.
+    On a CPU a neighbour takes the cores that the target runs on, as one on a GPU does, and rarely from all arms alike. Cells of
+    which this was not read, as of a server that was there before, leave it unknown.
     """
     limit = min((_limit(row) for side in (plain, arm) for row in side.servings), default=inf)
+    if isinf(limit):
+        return
     for column, name in (("busy_cores", "busy cores"), ("stolen_cores", "stolen cores")):
         a, b = (_mean_cores(side.measured_cells(concurrency), column) for side in (plain, arm))
+        allowed = f"{remedy('busy_cores')} {limit:g}"
         if max(a, b) > limit:
-            allowed = f"{remedy('busy_cores')} {limit:g}"
             yield Finding(name, "confounder", f"{a:.2f}", f"{b:.2f}", allowed, limit=f"{limit:g}")
+        told = [_unread(side, concurrency, column) for side in (plain, arm)]
+        if any(told):
+            yield Finding(name, "unknown", told[0] or f"{a:.2f}", told[1] or f"{b:.2f}", "not readable in every cell")
 
 
 def pace(plain: Side, arm: Side) -> Iterator[Finding]:
@@ -113,6 +119,14 @@ def _limit(serving: Row) -> float:
 def _host_number(serving: Row, fact: str) -> float | None:
     value = json.loads(str(as_map(serving["host"]).get(fact, "null")))
     return None if value is None else float(value)
+
+
+def _unread(side: Side, concurrency: int, column: str) -> str:
+    """How many cells with measured requests do not tell a column; empty where all do."""
+    cells = side.measured_cells(concurrency)
+    measured = {str(row["cell_id"]) for row in (*side.measured(concurrency), *cells)}
+    unread = measured - {str(cell["cell_id"]) for cell in cells if not is_null(cell.get(column))}
+    return f"not read in {len(unread)} of {len(measured)} cells" if unread else ""
 
 
 def _mean_cores(cells: Rows, column: str) -> float:

@@ -1,5 +1,6 @@
 """The machine under two arms: host, clocks and neighbours that were not the same for both are found and named."""
 
+import pytest
 from control_sides import cell, clean, confounders, side, with_cells
 from synthetic import serving
 
@@ -80,3 +81,21 @@ def test_a_neighbour_on_the_cpu_confounds_beyond_the_machine_s_limit():
     assert str(finding).startswith("busy cores (1.57 and 1.56, limit 0.3): ")
     without = {"host": {"load_limit_cores": "null"}}
     assert confounders(with_cells("plain", *cells["busy"], **without), side("ngram", **without)) == []
+
+
+@pytest.mark.parametrize("column", ["busy_cores", "stolen_cores"])
+@pytest.mark.parametrize("told", ["nothing", "null", "some"])
+def test_neighbours_that_were_not_read_leave_a_machine_with_a_limit_unknown(column, told):
+    """Cells without a row, rows that do not tell, and one of two cells that does not: none of them was an idle machine."""
+    quiet, limited = {"busy_cores": 0.01, "stolen_cores": 0.0}, {"host": {"load_limit_cores": "0.3"}}
+    read = with_cells("plain", cell("plain", **quiet), **limited)
+    assert compare(read, with_cells("ngram", cell("ngram", **quiet), **limited), 1).verdict == "CONTROLLED"
+    untold = cell("ngram", **{**quiet, column: None})
+    rows = {"nothing": [], "null": [untold], "some": [cell("ngram", **quiet), {**untold, "cell_id": "other"}]}[told]
+    found = compare(read, with_cells("ngram", *rows, **limited), 1)
+    assert found.verdict == "UNKNOWN"
+    of_column = {f.factor: f.arm for f in found.of("unknown")}[column.replace("_", " ")]
+    assert of_column == f"not read in 1 of {2 if told == 'some' else 1} cells"
+    everywhere = {"host": {"load_limit_cores": "null"}}
+    without = (with_cells("plain", **everywhere), with_cells("ngram", *rows, **everywhere))
+    assert compare(*without, 1).verdict == "CONTROLLED", "on a GPU neighbours are seen by other means"

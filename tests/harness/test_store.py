@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from harness.folders import acquire, is_held
-from harness.records import CELLS, REQUESTS, SAMPLES, SCHEMA_VERSION, SERVINGS, STEPS
-from harness.records_after import GRADES, REPLAYS, WIDTHS
+from harness.records import CELLS, REQUESTS, SAMPLES, SCHEMA_VERSION, SERVINGS, STEPS, TABLES, Table
+from harness.records_after import AFTER, GRADES, REPLAYS, WIDTHS
 from harness.store import ALL_TABLES, Store, code_hash, compact, find_resumable, left_by_other_code, open_store, read_tables
 
 KEYS = {"run_id": "r", "serving_id": "s", "block": 0, "arm": "plain"}
@@ -82,13 +82,43 @@ def test_an_unfinished_run_can_be_read_and_compacted(tmp_path: Path) -> None:
     assert len(read_tables(store.folder).servings) == 0
 
 
-def test_a_run_that_was_measured_before_cells_had_rows_can_be_read(tmp_path: Path) -> None:
-    store = start(tmp_path)
+def finished(results: Path, **facts: Any) -> Path:
+    """A finished run of one cell, with these facts in run.json beside its own."""
+    store = start(results)
     write(store, "a")
     store.finish()
-    (store.folder / "cells.parquet").unlink()
-    assert len(read_tables(store.folder).cells) == 0
-    assert len(read_tables(store.folder).requests) == 2
+    store.close()
+    file = store.folder / "run.json"
+    file.write_text(json.dumps({**json.loads(file.read_text("utf-8")), **facts}))
+    return store.folder
+
+
+def test_a_run_that_was_measured_before_cells_had_rows_can_be_read(tmp_path: Path) -> None:
+    folder = finished(tmp_path, schema=1)
+    (folder / "cells.parquet").unlink()
+    assert len(read_tables(folder).cells) == 0
+    assert len(read_tables(folder).requests) == 2
+
+
+@pytest.mark.parametrize("table", TABLES, ids=lambda table: table.name)
+@pytest.mark.parametrize("facts", [{}, {"schema": None}, {"finished_at": None}], ids=["finished", "no schema", "no end"])
+def test_a_table_that_every_run_of_this_schema_has_is_missed(table: Table, facts: dict[str, None], tmp_path: Path) -> None:
+    """Reasons that forbid a comparison are rows of cells: without them a run would look better than it was."""
+    folder = finished(tmp_path, **facts)
+    (folder / f"{table.name}.parquet").unlink()
+    with pytest.raises(FileNotFoundError, match=rf"/{table.name}\.parquet: no such file; restore it"):
+        read_tables(folder)
+
+
+def test_what_was_looked_at_after_the_cells_and_a_run_that_has_just_begun_may_be_without_a_table(tmp_path: Path) -> None:
+    folder = finished(tmp_path)
+    for table in AFTER:
+        (folder / f"{table.name}.parquet").unlink()
+    assert len(read_tables(folder).requests) == 2
+    begun = start(tmp_path)
+    assert len(read_tables(begun.folder).cells) == 0
+    (begun.folder / "cells").rmdir()
+    assert len(read_tables(begun.folder).requests) == 0
 
 
 def test_a_cell_with_a_bad_row_leaves_nothing_that_looks_complete(tmp_path: Path) -> None:
@@ -194,12 +224,9 @@ def test_what_was_looked_at_after_the_cells_is_kept_whole_and_compacted(tmp_path
 
 
 def test_a_run_from_before_there_were_such_tables_has_none_of_their_rows(tmp_path: Path) -> None:
-    store = start(tmp_path)
-    write(store, "a")
-    store.finish()
-    store.close()
+    folder = finished(tmp_path, schema=1)
     for name in ("cells", "widths", "replays", "grades"):
-        (store.folder / f"{name}.parquet").unlink()
-    found = read_tables(store.folder)
+        (folder / f"{name}.parquet").unlink()
+    found = read_tables(folder)
     assert len(found.requests) == 2
     assert [len(t) for t in (found.cells, found.widths, found.replays, found.grades)] == [0, 0, 0, 0]

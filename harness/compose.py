@@ -5,9 +5,7 @@ Every mistake is a `ConfigError` of one line. A dotted path in YAML is the only 
 
 from __future__ import annotations
 
-import hashlib
 import importlib
-import json
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -30,6 +28,7 @@ from harness.arm_methods import check_methods
 from harness.baselines import check_baselines
 from harness.config import Run
 from harness.config_errors import ConfigError, flat_keys, from_hydra, from_pydantic, from_yaml, near
+from harness.config_hash import config_hash
 from harness.config_lists import no_such_entry
 from harness.fetch import fetch_command, gguf_remedy
 from harness.published import published_of
@@ -54,7 +53,7 @@ CONCURRENCY_LIST = re.compile(r"concurrency=\s*(\d+(?:\s*,\s*\d+)+)\s*")
 class ComposedRun:
     """A judged run with what it came from. `yaml` is the resolved configuration: saved with the results, it is the experiment.
 
-    `config_hash` is the sha256 of the canonical JSON of `run` without `published` and nulls (sorted keys, no spaces).
+    `config_hash` is that of `harness.config_hash`.
     """
 
     run: Run
@@ -92,19 +91,10 @@ def judge(config: DictConfig, rig: str, overrides: Sequence[str] = ()) -> Compos
 
 
 def composed_of(run: Run, rig: str, overrides: Sequence[str] = ()) -> ComposedRun:
-    """A judged run with its YAML and hash.
-
-    What was published about a rig is saved with it and is not in the hash. Nor is a null: a field that a later version adds,
-    null where nobody sets it, leaves the experiment what it was. A null among an arm's engine flags is a setting, and is in it.
-    """
+    """A judged run with its YAML and hash. What was published about a rig is saved with it and is not in the hash."""
     plain = run.model_dump(mode="json", exclude=None if run.published else {"published"})
-    experiment = run.model_dump(mode="json", exclude={"published"}, exclude_none=True)
-    for name, arm in run.arms.items():
-        if arm.engine_flags is not None:
-            experiment["arms"][name]["engine_flags"] = arm.engine_flags
-    canonical = json.dumps(experiment, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     text = yaml.safe_dump(plain, sort_keys=False, allow_unicode=True, width=120)
-    return ComposedRun(run, text, hashlib.sha256(canonical.encode()).hexdigest(), rig, tuple(overrides))
+    return ComposedRun(run, text, config_hash(plain), rig, tuple(overrides))
 
 
 def _resolved(config: DictConfig, rig: str) -> dict[str, Any]:

@@ -57,6 +57,10 @@ class Control:
         found = (replace(f, stated=True, remedy=why) if f.factor in factors and f.kind in COUNTED else f for f in self.findings)
         return replace(self, findings=tuple(found))
 
+    def also(self, *findings: Finding) -> Control:
+        """The same pair with more found, as of the run that both are from."""
+        return replace(self, findings=(*self.findings, *findings))
+
     @property
     def beside_stated(self) -> Control:
         """What else differs."""

@@ -10,6 +10,7 @@ from rich.table import Table
 
 from harness.metrics import as_map, integer
 from harness.report.run import FinishedRun
+from harness.run_file import FILE
 
 
 def header(run: FinishedRun) -> Table:
@@ -33,13 +34,21 @@ def header_lines(run: FinishedRun) -> list[tuple[str, str]]:
         ("sampling", f"{_sampler(config['sampler'])} · {_stop(config['workload'])}"),
         ("protocol", _protocol(run)),
         ("run", run.run_id),
+        *(("config", str(doubt)) for doubt in run.doubts()),
     ]
+    return [*lines, ("incomplete", text)] if (text := _incomplete(run)) else lines
+
+
+def _incomplete(run: FinishedRun) -> str:
+    """What is still to come; empty for a run with an end and all its cells."""
     done, asked = run.cells()
     if run.being_measured:
-        return [*lines, ("incomplete", f"being measured now, {done} of {asked} cells so far")]
-    return (
-        lines if done >= asked else [*lines, ("incomplete", f"{done} of {asked} cells are measured; the same command resumes")]
-    )
+        return f"being measured now, {done} of {asked} cells so far"
+    if done < asked:
+        return f"{done} of {asked} cells are measured; the same command resumes"
+    if run.to_go_on and done:
+        return f"all {done} cells are measured, and {FILE} does not say that the run has ended; restore it, or resume it"
+    return ""
 
 
 def _target(target: dict[str, Any]) -> str:

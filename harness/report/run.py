@@ -10,11 +10,15 @@ from typing import Any
 import yaml
 
 from harness.audit.rig import stated_factors
-from harness.control import Control, Side, compare
+from harness.config_hash import config_hash, hashes_of
+from harness.control import Control, Finding, Side, compare
 from harness.folders import is_held
 from harness.metrics import Row, Rows, integer, rows_of
 from harness.run_file import facts_of, is_finished
 from harness.store import read_tables
+
+SHOWN_HASH = 12
+RESTORE = "config.yaml is not the configuration that was measured; restore it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,10 +140,24 @@ class FinishedRun:
         """The audit of any two arms; null where either has no cell yet. What the best baseline states is marked."""
         run = self._of_shared_cells(one, other, concurrency) if self.to_go_on else self
         sides = run.side(one, concurrency, classes), run.side(other, concurrency, classes)
-        control = compare(*sides, concurrency) if all(side.servings for side in sides) else None
-        if control is None or self.plain_best not in (one, other):
+        if not all(side.servings for side in sides):
+            return None
+        control = compare(*sides, concurrency).also(*self.doubts())
+        if self.plain_best not in (one, other):
             return control
         return control.with_stated(stated_factors(self.config, str(self.plain_best)), str(self.plain_best))
+
+    def doubts(self) -> list[Finding]:
+        """Where config.yaml is not the configuration that the rows and run.json name: then nobody knows what was asked."""
+        told = {str(row["config_hash"]) for row in self.servings}
+        told |= {str(self.facts["config_hash"])} if self.facts.get("config_hash") else set()
+        known = hashes_of(self.config)
+        if told <= known:
+            return []
+        measured = " and ".join(sorted(one[:SHOWN_HASH] for one in told))
+        return [
+            Finding("config.yaml", "unknown", f"{measured} measured", f"{config_hash(self.config)[:SHOWN_HASH]} here", RESTORE)
+        ]
 
     def _of_shared_cells(self, one: str, other: str, concurrency: int) -> FinishedRun:
         """The run without cells of either arm whose counterpart is still to come: what is not asked yet is no difference."""
@@ -163,15 +181,25 @@ def _block_and_set(row: Row) -> tuple[int, str]:
 
 
 def _config(folder: Path) -> dict[str, Any]:
-    """What the run asked for. Raises ValueError where its file cannot be read."""
+    """What the run asked for. Raises FileNotFoundError without its file, and ValueError where it cannot be read."""
     file = folder / "config.yaml"
+    if not file.is_file():
+        raise FileNotFoundError(f"{file}: no such file; restore it, or move the folder away")
     try:
         found = yaml.safe_load(file.read_text("utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError):
-        found = None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ValueError(f"{file}: cannot be read as a rig ({_why(error)}); restore it, or move the folder away") from None
     if not isinstance(found, dict):
-        raise ValueError(f"{file}: cannot be read as a rig; restore it, or move the folder away")
+        why = f"it holds a {type(found).__name__}, not a mapping of keys" if found is not None else "it is empty"
+        raise ValueError(f"{file}: cannot be read as a rig ({why}); restore it, or move the folder away")
     return found
+
+
+def _why(error: yaml.YAMLError | UnicodeDecodeError) -> str:
+    """What is wrong with a YAML text, and in which line where the parser knows one."""
+    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
+        return f"line {error.problem_mark.line + 1}: {error.problem}"
+    return str(error).partition("\n")[0]
 
 
 def read_run(folder: Path) -> FinishedRun:

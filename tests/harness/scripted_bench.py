@@ -17,6 +17,7 @@ from rich.console import Console
 
 from harness.asked import Asked
 from harness.config import PromptSet, Run
+from harness.config_hash import config_hash
 from harness.run import bench
 from harness.workloads import prompt_count
 
@@ -88,7 +89,7 @@ class Composed:
 
 def composed(run: Run) -> Composed:
     text = run.model_dump_json(indent=1)
-    return Composed(run, text, hashlib.sha256(text.encode()).hexdigest())
+    return Composed(run, text, config_hash(json.loads(text)))
 
 
 class FixedPrompts:

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import yaml
 
+from harness.config_hash import config_hash
 from harness.records import TABLES
 
 MS = 1_000_000
@@ -212,8 +213,11 @@ def _cell(
 
 
 def write_run(folder: Path, rows: Mapping[str, Sequence[Mapping[str, Any]]], config: Mapping[str, Any] = CONFIG) -> Path:
-    """A finished run folder."""
+    """A finished run folder. Servings that are told no configuration of their own were asked this one."""
     folder.mkdir(parents=True)
+    asked = {"config_hash": config_hash(config)}
+    servings = [{**row, **asked} if set(row["config_hash"]) == {"c"} else row for row in rows["servings"]]
+    rows = {**rows, "servings": servings}
     for table in TABLES:
         pq.write_table(table.to_arrow(rows.get(table.name, [])), folder / f"{table.name}.parquet")
     (folder / "config.yaml").write_text(yaml.safe_dump(dict(config), sort_keys=False), "utf-8")

@@ -80,3 +80,10 @@ def test_an_arm_that_was_not_measured_yet_is_called_so_and_not_confounded(tmp_pa
     assert "ngram: not measured beside plain at concurrency 2 yet" in text
     assert "CONFOUNDED" not in text
     assert "0 of 3 blocks" in text
+
+
+def test_a_run_whose_file_lacks_its_end_beside_all_its_rows_says_so(tmp_path):
+    folder = write_run(tmp_path / "run", simulate())
+    assert "incomplete" not in printed(folder)
+    (folder / "run.json").write_text("{}")
+    assert "all 36 cells are measured, and run.json does not say that the run has ended" in " ".join(printed(folder).split())

@@ -172,21 +172,26 @@ def _report(args: argparse.Namespace) -> int:
 
 
 def _newest(results: Path) -> Path:
+    from harness.run_file import SAMPLE
+
     runs = [path.parent for path in results.glob("*/run.json")]
     if not runs:
         where = f"no run in {results}/ yet ({results.resolve()})"
-        raise ValueError(f"{where}; name another folder with --results, or measure one with: samerig bench RIG")
+        samples = sorted(path.parent for path in (results / SAMPLE).glob("*/run.json"))
+        sample = f"; one that came with the sources is shown with: samerig report {samples[0]}" if samples else ""
+        raise ValueError(f"{where}; name another folder with --results, or measure one with: samerig bench RIG{sample}")
     return max(runs, key=lambda folder: (folder / "run.json").stat().st_mtime)
 
 
 def _run_folder(run: str, results: Path) -> Path:
-    """A path, or a name in the results folder. Raises ValueError with near matches."""
+    """A path, or a name in the results folder or among its samples. Raises ValueError with near matches."""
     from harness.config_errors import near
+    from harness.run_file import SAMPLE, places
 
-    for folder in (Path(run), results / run):
+    for folder in places(run, results):
         if folder.is_dir():
             return folder
-    names = [path.parent.name for path in results.glob("*/run.json")]
+    names = [path.parent.name for pattern in ("*/run.json", f"{SAMPLE}/*/run.json") for path in results.glob(pattern)]
     raise ValueError(f"run '{run}': no such folder, nor in {results.resolve()}/ (--results names another); {near(run, names)}")
 
 

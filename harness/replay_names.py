@@ -8,6 +8,7 @@ from pathlib import Path
 
 from harness.compose import ConfigError
 from harness.rigs import find_rig, list_published, list_rigs
+from harness.run_file import SAMPLE, places
 
 KINDS = "replay takes the name of a rig (samerig rigs lists them), a rig file (.yaml), or the folder of a run (with run.json)"
 
@@ -17,7 +18,7 @@ def run_or_rig(what: str, results: Path) -> Path | None:
 
     Raises ConfigError that says what is there instead and what comes near.
     """
-    if folder := next((one for one in (Path(what), results / what) if (one / "run.json").is_file()), None):
+    if folder := next((one for one in places(what, results) if (one / "run.json").is_file()), None):
         return folder
     try:
         find_rig(what)
@@ -46,7 +47,9 @@ def _meant(what: str, results: Path) -> str:
     path = Path(what)
     inside = [run for folder in {path, results / what} for run in _runs(folder)]
     beside = [] if _is_name(path) else [*_runs(path.parent), *path.parent.glob("*.yaml")]
-    known = [name for name, _ in (*list_rigs(), *list_published())] + [run.name for run in _runs(results)]
+    known = [name for name, _ in (*list_rigs(), *list_published())] + [
+        run.name for folder in (results, results / SAMPLE) for run in _runs(folder)
+    ]
     matches = [str(run) for run in inside[-3:]] or near_names(what, [*known, *map(str, beside)])
     return "did you mean " + " or ".join(f"'{match}'" for match in matches) + "?" if matches else "nothing near that is here"
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 FILE = "run.json"
+SAMPLE = "sample"  # folder of runs in the results folder that came with the sources
 SOME = 5  # runs that an error names
 
 
@@ -35,6 +36,11 @@ def runs_in(results: Path) -> list[tuple[Path, dict[str, Any]]]:
         except (ValueError, OSError):
             continue
     return found
+
+
+def places(run: str, results: Path) -> tuple[Path, ...]:
+    """Where a run may lie that is given by path or name, the likeliest first: one's own runs come before the samples."""
+    return Path(run), results / run, results / SAMPLE / run
 
 
 def where_runs_are(folder: Path) -> str:

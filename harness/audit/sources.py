@@ -13,6 +13,7 @@ from harness.audit.rig import from_run
 from harness.compose import compose_run
 from harness.config_errors import near
 from harness.published import published_of
+from harness.run_file import places
 
 FORMS = "a rig's arm (cpu_smollm2:ngram), a results folder's arm (results/<run>:ngram), a launch command, or a file with one"
 
@@ -54,7 +55,7 @@ def _split(text: str) -> tuple[str, str | None]:
 
 
 def _run_folder(name: str, results: Path) -> Path | None:
-    return next((folder for folder in (Path(name), results / name) if (folder / "run.json").is_file()), None)
+    return next((folder for folder in places(name, results) if (folder / "run.json").is_file()), None)
 
 
 def _arm(name: str, arm: str | None, arms: list[str]) -> str:

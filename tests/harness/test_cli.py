@@ -10,9 +10,11 @@ import pytest
 from rich.console import Console
 
 from harness import cli, plan
-from harness.compose import ComposedRun
+from harness.compose import ComposedRun, ConfigError
 from harness.engines.base import EngineError
+from harness.replay_names import run_or_rig
 from harness.rigs import ROOT, list_published, list_rigs
+from harness.run_file import places
 from harness.sweep import quiet
 
 (SAMPLE,) = (ROOT / "results" / "sample").glob("cpu_smollm2-*")
@@ -209,6 +211,30 @@ def test_report_takes_a_name_a_path_or_the_newest_run(
     assert capsys.readouterr().out.splitlines() == tables
     assert cli.main(["report", "nwe"]) == 2
     assert "did you mean 'new'?" in capsys.readouterr().err
+
+
+def test_a_run_of_the_samples_is_found_by_its_name_after_ones_own_and_named_where_there_is_no_other(
+    benched: list[ComposedRun], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "results" / "sample" / "theirs").mkdir(parents=True)
+    (tmp_path / "results" / "sample" / "theirs" / "run.json").write_text("{}")
+    found = [path for path in places("theirs", Path("results")) if path.is_dir()]
+    assert found == [run_or_rig("theirs", Path("results"))] == [Path("results/sample/theirs")]
+    assert cli.main(["report", "theirs"]) == 0
+    assert capsys.readouterr().out == "table of theirs\n"
+    assert cli.main(["report"]) == 2
+    assert "shown with: samerig report results/sample/theirs" in capsys.readouterr().err
+    assert cli.main(["report", "thiers"]) == 2
+    assert "did you mean 'theirs'?" in capsys.readouterr().err
+    assert "'theirs'" in _refused("thiers")
+    (tmp_path / "results" / "theirs").mkdir()
+    assert next(path for path in places("theirs", Path("results")) if path.is_dir()) == Path("results/theirs")
+
+
+def _refused(what: str) -> str:
+    with pytest.raises(ConfigError) as caught:
+        run_or_rig(what, Path("results"))
+    return str(caught.value)
 
 
 def _make(*words: str) -> str:

@@ -25,7 +25,7 @@ REASONS = {
     "too_short": "the output is shorter than the n-gram",
     "no_pairs": "no prompt succeeded in both arms",
     "no_whole_block": "no block was measured whole by every arm",
-    "two_sessions": "the run was interrupted between the arms, and machines drift; --fresh measures all in one session",
+    "two_sessions": "the run was interrupted: no cell has all arms from one session, and machines drift; --fresh measures anew",
     "confounded": "something beside the drafter differed: see control",
     "lengths_differ": "outputs differ in length by more than 1 %; compare tokens per second, not latency",
     "failed": "the request failed",

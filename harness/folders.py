@@ -6,6 +6,7 @@ import errno
 import fcntl
 import os
 import shutil
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,6 +25,25 @@ def require_folder(results: Path) -> None:
         raise ValueError(f"--results {results}: cannot be made a folder ({problem.strerror}); name one that can") from None
     if not os.access(results, os.W_OK):
         raise ValueError(f"--results {results}: is not writable; name a folder that is")
+
+
+def require_place(option: str, file: Path) -> None:
+    """Raises ValueError where no file of this name can be written, so that nothing is worked out first; writes nothing.
+
+    Folders on its way may be missing: who writes makes them.
+    """
+    if file.is_dir():
+        raise ValueError(f"{option} {file}: is a folder; name a file in it")
+    near = next(folder for folder in file.absolute().parents if folder.exists())
+    if not near.is_dir():
+        raise ValueError(f"{option} {file}: {near} is no folder; name a file in one")
+    try:
+        if not file.exists():
+            tempfile.TemporaryFile(dir=near).close()  # rights alone do not tell of a file system without writers
+        elif not os.access(file, os.W_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    except OSError as problem:
+        raise ValueError(f"{option} {file}: cannot be written ({problem.strerror}); name a place that can") from None
 
 
 @contextmanager
@@ -61,7 +81,8 @@ def acquire(folder: Path) -> int:
     except BlockingIOError:
         os.close(lock)
         raise RuntimeError(
-            f"{folder}: another process is measuring this run; wait for it, or start a new one with --fresh"
+            f"{folder}: another process is measuring this run; wait for it; a second one beside it,"
+            " with --fresh too, would disturb both, so use --fresh only once it has ended"
         ) from None
     except OSError as error:
         os.close(lock)

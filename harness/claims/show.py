@@ -14,6 +14,7 @@ from rich.table import Table
 
 from harness.claims.flags import FLAGS
 from harness.claims.store import NUMBERS, filter_claims, read_claims, unmet
+from harness.folders import require_place
 
 LEGEND = (
     "K drafts per step, the anchor not counted · c concurrency · speedup over plain, else over what stands beside it ·"
@@ -45,8 +46,13 @@ def print_claims(conditions: Sequence[str], limit: int, console: Console) -> Non
 
 
 def write_claims(conditions: Sequence[str], path: Path) -> int:
-    """The rows that meet all conditions as CSV, flags joined by spaces; how many there are."""
+    """The rows that meet all conditions as CSV, flags joined by spaces; how many there are.
+
+    Makes the folder of the file. Raises ValueError where it cannot be written.
+    """
+    require_place("--csv", path)
     found = filter_claims(read_claims(), conditions)
+    path.parent.mkdir(parents=True, exist_ok=True)
     found.assign(flags=found["flags"].map(" ".join)).drop(columns=list(NUMBERS)).to_csv(path, index=False)
     return len(found)
 

@@ -7,10 +7,25 @@ from pathlib import Path
 
 from rich.console import Console
 
+from harness.folders import require_place
 from harness.report import export, print_report
 from harness.report.compare import print_comparison
 from harness.report.folder import print_folder, run_folders
 from harness.run_file import FILE
+
+
+def require_figure(file: Path) -> None:
+    """Raises ValueError for a folder, a suffix that nobody knows, and a place that cannot be written; reads no run."""
+    if file.is_dir() or not file.suffix:
+        raise ValueError(f"--figure {file}: names no file; give one with its kind, such as {file / 'speedup.svg'}")
+    from matplotlib.backend_bases import FigureCanvasBase
+
+    kinds = sorted(FigureCanvasBase.get_supported_filetypes())
+    if file.suffix.lower().removeprefix(".") not in kinds:
+        raise ValueError(
+            f"--figure {file}: no figure is written as {file.suffix}; known: {' '.join(f'.{one}' for one in kinds)}"
+        )
+    require_place("--figure", file)
 
 
 def figure_file(folder: Path, file: Path) -> None:
@@ -18,8 +33,7 @@ def figure_file(folder: Path, file: Path) -> None:
 
     Raises ValueError for a run without a speedup, and for a folder or a suffix that nobody knows.
     """
-    if file.is_dir() or not file.suffix:
-        raise ValueError(f"--figure {file}: names no file; give one with its kind, such as {file / 'speedup.svg'}")
+    require_figure(file)
     from harness.report.figures import chart_svg, figure, source
     from harness.report.figures.speedup import by_class
     from harness.report.figures.style import styled
@@ -29,7 +43,7 @@ def figure_file(folder: Path, file: Path) -> None:
     if chart is None:
         raise ValueError(f"{folder}: has no speedup to draw; measure plain and another arm in one run")
     file.parent.mkdir(parents=True, exist_ok=True)
-    if file.suffix == ".svg":
+    if file.suffix.lower() == ".svg":
         file.write_text(chart_svg(chart), "utf-8")
         return
     with styled():
@@ -47,6 +61,7 @@ def show(folders: Sequence[Path], console: Console, form: str, file: Path | None
         if len(folders) != 1:
             raise ValueError(f"--figure {file}: draws one run, {len(folders)} were named")
         figure_file(folders[0], file)
+        console.print(f"figure: {file}", soft_wrap=True, markup=False)
         return 0
     if form == "table" and len(folders) == 1 and not (folders[0] / FILE).exists():
         return print_folder(folders[0], console)

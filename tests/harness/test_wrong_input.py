@@ -5,6 +5,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from synthetic import simulate, write_run
 
 from harness import cli, plan
 from harness.compose import ConfigError, compose_run
@@ -216,11 +217,77 @@ def test_a_file_that_is_no_rig_at_all_is_named_with_its_path(
         compose_run("./mines.yaml")
 
 
-def test_a_run_whose_configuration_is_no_text_names_the_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    shutil.copytree(SAMPLE, tmp_path / "run")
-    (tmp_path / "run" / "config.yaml").write_bytes(b"name: \xff")
-    assert cli.main(["verdict", str(tmp_path / "run")]) == 2
-    assert f"{tmp_path / 'run' / 'config.yaml'}: cannot be read as a rig" in capsys.readouterr().err
+@pytest.mark.parametrize("command", ["report", "verdict"])
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (None, "no such file; restore it, or move the folder away"),
+        (b"name: \xff", "cannot be read as a rig ('utf-8' codec can't decode byte 0xff"),
+        (
+            b"name: x\nsummary: y\narms: {a: 1\n",
+            "cannot be read as a rig (line 4: expected ',' or '}', but got '<stream end>')",
+        ),
+        (b"name: x\n\ty: 1\n", "cannot be read as a rig (line 2: found character '\\t' that cannot start any token)"),
+        (b"- a\n", "cannot be read as a rig (it holds a list, not a mapping of keys)"),
+        (b"", "cannot be read as a rig (it is empty)"),
+    ],
+    ids=["gone", "no text", "open brace", "tab", "list", "empty"],
+)
+def test_a_run_without_a_configuration_that_can_be_read_names_the_file_and_why(
+    command: str, content: bytes | None, told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = write_run(tmp_path / "run", simulate(1, ("plain", "ngram")))
+    (run / "config.yaml").unlink()
+    if content is not None:
+        (run / "config.yaml").write_bytes(content)
+    assert cli.main([command, str(run)]) == 2
+    err = capsys.readouterr().err
+    assert err.startswith(f"error: {run / 'config.yaml'}: {told}")
+    assert "restore it, or move the folder away" in err
+    assert err.count("\n") == 1
+
+
+def _places(folder: Path, kind: str) -> dict[str, Path]:
+    """Files that cannot be written, by why; also to root."""
+    (folder / "text").write_text("")
+    (folder / f"dir{kind}").mkdir()
+    return {"folder": folder / f"dir{kind}", "below a file": folder / "text" / f"x{kind}", "proc": Path(f"/proc/x{kind}")}
+
+
+@pytest.mark.parametrize("why", ["folder", "below a file", "proc"])
+def test_a_file_that_cannot_be_written_is_refused_before_anything_is_read(
+    why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("harness.report.figures.source", lambda folder: pytest.fail("the run was read"))
+    monkeypatch.setattr("harness.claims.show.read_claims", lambda: pytest.fail("the claims were read"))
+    for kind, words in ((".svg", ["report", str(SAMPLE), "--figure"]), (".csv", ["claims", "--csv"])):
+        (folder := tmp_path / kind[1:]).mkdir()
+        file = _places(folder, kind)[why]
+        assert cli.main([*words, str(file)]) == 2
+        err = capsys.readouterr().err
+        assert err.startswith(f"error: {words[-1]} {file}: ")
+        assert err.count("\n") == 1
+
+
+def test_a_figure_of_an_unknown_kind_is_refused_with_the_known_ones_before_the_run_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("harness.report.figures.source", lambda folder: pytest.fail("the run was read"))
+    assert cli.main(["report", str(SAMPLE), "--figure", str(tmp_path / "new" / "f.txt")]) == 2
+    err = capsys.readouterr().err
+    assert "no figure is written as .txt; known: " in err
+    assert ".png" in err
+    assert ".svg " in err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_claims_are_written_into_a_folder_that_is_made_and_the_place_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "not" / "there" / "x.csv"
+    assert cli.main(["claims", "method=mtp", "--csv", str(file)]) == 0
+    assert capsys.readouterr().out.startswith(f"{file}: ")
+    assert file.read_text("utf-8").startswith("claim_id,")
 
 
 def test_a_figure_wants_a_file_and_a_run_is_looked_for_where_it_is_said(

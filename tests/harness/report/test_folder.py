@@ -80,9 +80,12 @@ def test_a_folder_that_only_looks_like_a_run_is_named_and_the_others_are_shown(
     assert "no run here can be read" in capsys.readouterr().err
 
 
-def test_a_figure_makes_the_folder_that_it_is_written_into(folder: Path, tmp_path: Path) -> None:
+def test_a_figure_makes_the_folder_that_it_is_written_into_and_says_where_it_is(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     file = tmp_path / "not" / "there" / "speedup.svg"
     assert cli.main(["report", str(folder / "a"), "--figure", str(file)]) == 0
+    assert capsys.readouterr().out == f"figure: {file}\n"
     assert file.read_text("utf-8").startswith("<svg")
 
 

@@ -10,7 +10,7 @@ from harness.audit import moves, speculation
 from harness.audit.account import Account, Fact
 from harness.audit.flags import FlagTable, Given, flag_table, hint, lasting, merged, parsed_json, split_flags
 from harness.audit.launch import Launch, launch_of
-from harness.audit.meaning import env_facts, facts_of, harmless_of, json_facts, meaning_table
+from harness.audit.meaning import env_facts, facts_of, harmless_of, json_facts, meaning_table, winning
 from harness.audit.spelling import unknown_names
 from harness.control.factors import is_draft
 
@@ -122,6 +122,7 @@ def _facts(launch: Launch, flags: Mapping[str, Given]) -> dict[str, Fact]:
     facts = facts_of(engine, {name: one for name, one in plain.items() if name not in JSON_FLAGS})
     for name in JSON_FLAGS:
         facts.update(_json(engine, name, plain.get(name), nested.get(name, {})))
+    facts.update(winning(engine, plain))
     for name in nested.keys() - {*JSON_FLAGS, "speculative-config"}:
         facts.update(json_facts(engine, name, nested[name], f"--{name}"))
     skipped = flag_table(engine).env

@@ -41,11 +41,12 @@ FACTORS_OF_1000 = "kmgt"
 
 
 class Meaning(Model):
-    """One flag, JSON key or variable: its factor and how its value is read."""
+    """One flag, JSON key or variable: its factor and how its value is read. One that `wins` counts in any order."""
 
     factor: str
     how: Literal["text", "number", "tokens", "not", "dtype", "sizes", "upper", "lower", "count"] = "text"
     values: dict[str, Scalar] = Field({})
+    wins: bool = False
 
 
 class MeaningTable(Model):
@@ -55,10 +56,15 @@ class MeaningTable(Model):
     json_keys: dict[str, Meaning]
     env: dict[str, Meaning]
     harmless: frozenset[str]
+    harmful: dict[str, tuple[str, ...]] = Field({})
     secret: frozenset[str]
     harmless_env: frozenset[str]
     cumulative: frozenset[str] = frozenset()
     other_releases: dict[str, Kind] = Field({})
+
+    def is_harmless(self, given: Given) -> bool:
+        """Whether a flag with this value does not touch decoding. `harmful` are the values of a harmless flag that do."""
+        return given.name in self.harmless and str(given.value).lower() not in self.harmful.get(given.name, ())
 
 
 @cache
@@ -141,13 +147,21 @@ def facts_of(engine: str, flags: Mapping[str, Given], origin: Origin = "stated")
     """Facts of flags that are not about speculation. One that has no meaning in the table is a fact of its own name."""
     table, found = meaning_table(engine), {}
     for name, given in flags.items():
-        if name in table.harmless or name in table.secret:
+        if table.is_harmless(given) or name in table.secret:
             continue
         meaning = table.factors.get(name, Meaning(factor=f"flag.{name}"))
         value = read(meaning, given.value, given.token)
         if value is not None or meaning.factor not in found:
             found[meaning.factor] = Fact(value, origin, given.token)
-    return found
+    return {**found, **(winning(engine, flags) if origin != "default" else {})}
+
+
+def winning(engine: str, flags: Mapping[str, Given]) -> dict[str, Fact]:
+    """Facts of flags that count whatever else is said of their factor: `--enforce-eager` beside a graph mode, in any order."""
+    factors = meaning_table(engine).factors
+    given = [(factors[name], one) for name, one in flags.items() if name in factors and factors[name].wins]
+    values = [(meaning.factor, read(meaning, one.value, one.token), one.token) for meaning, one in given]
+    return {factor: Fact(value, "stated", token) for factor, value, token in values if value is not None}
 
 
 def json_facts(engine: str, name: str, data: Mapping[str, Any], token: str) -> dict[str, Fact]:
@@ -176,5 +190,5 @@ def harmless_of(engine: str, flags: Iterable[Given]) -> Iterator[tuple[str, str]
     for given in flags:
         if given.name in table.secret:
             yield given.name, HIDDEN
-        elif given.name in table.harmless:
+        elif table.is_harmless(given):
             yield given.name, " ".join(given.value) if isinstance(given.value, tuple) else str(given.value)

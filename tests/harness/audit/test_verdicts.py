@@ -1,0 +1,61 @@
+"""What two launch commands that differ in one thing are told: the verdict, and the factor that it names."""
+
+import pytest
+
+from harness.audit.command import from_command
+from harness.audit.compare import audit
+
+VLLM, SGLANG, LLAMA = "vllm serve M", "python -m sglang.launch_server --model-path M", "llama-server -m M.gguf"
+RELEASES = {"vllm": "0.33.0", "python": "0.5.23", "llama-server": "b11434"}
+EAGLE3 = "--speculative-algorithm EAGLE3 --speculative-draft-model-path D --speculative-num-steps 3 --speculative-eagle-topk 1"
+
+
+def audited(a, b, release=True):
+    """The audit of two commands, each of the release whose table is kept."""
+    return audit(*(from_command(text, RELEASES[text.split()[0]] if release else None) for text in (a, b)))
+
+
+def both_ways(a, b):
+    return audited(a, b), audited(b, a)
+
+
+FULL = "--compilation-config '{\"cudagraph_mode\":\"FULL\"}'"
+
+
+@pytest.mark.parametrize(
+    ("words", "other", "same"),
+    [
+        (f"--enforce-eager {FULL}", FULL, "--enforce-eager"),
+        (f"{FULL} --enforce-eager", FULL, "--enforce-eager"),
+        ("--enforce-eager --compilation-config.cudagraph_mode=FULL", "-cc.cudagraph_mode=FULL", "--enforce-eager"),
+        (f"--no-enforce-eager {FULL}", "--enforce-eager", FULL),
+    ],
+)
+def test_eager_wins_over_a_graph_mode_however_it_is_written(words, other, same):
+    for found in both_ways(f"{VLLM} {words}", f"{VLLM} {other}"):
+        assert (found.verdict, found.named("confounder")[:1]) == ("CONFOUNDED", ("cuda_graphs",))
+    assert "cuda_graphs" not in audited(f"{VLLM} {words}", f"{VLLM} {same}").named("confounder")
+
+
+@pytest.mark.parametrize("off", ["--disable-cuda-graph", "--disable-decode-cuda-graph"])
+def test_the_order_of_sglangs_graph_flags_changes_nothing(off):
+    backend = "--cuda-graph-backend-decode full"
+    assert audited(f"{SGLANG} {off} {backend}", f"{SGLANG} {backend} {off}").verdict == "CONTROLLED"
+    assert audited(f"{SGLANG} {off} --cuda-graph-backend-decode disabled", f"{SGLANG} {off}").verdict == "CONTROLLED"
+    assert audited(f"{SGLANG} {off}", SGLANG).named("confounder")[:1] == ("cuda_graphs",)
+
+
+@pytest.mark.parametrize("command", [VLLM, SGLANG])
+def test_random_weights_confound_and_another_way_to_load_does_not(command):
+    for found in both_ways(f"{command} --load-format dummy", command):
+        assert (found.verdict, found.named("confounder")) == ("CONFOUNDED", ("flag.load-format",))
+    harmless = audited(f"{command} --load-format safetensors", command)
+    assert harmless.verdict == "CONTROLLED"
+    assert any("load-format differs" in note for note in harmless.notes)
+
+
+@pytest.mark.parametrize("other", [LLAMA, f"{LLAMA} --jinja"])
+def test_how_prompts_are_rendered_confounds(other):
+    for found in both_ways(f"{LLAMA} --no-jinja", other):
+        assert found.named("confounder") == ("chat_template.jinja",)
+    assert audited(LLAMA, f"{LLAMA} --jinja").verdict == "CONTROLLED"  # it is the default

@@ -10,7 +10,7 @@ from harness.audit import moves, speculation
 from harness.audit.account import Account, Fact
 from harness.audit.flags import FlagTable, Given, flag_table, hint, lasting, merged, parsed_json, split_flags
 from harness.audit.launch import Launch, launch_of
-from harness.audit.meaning import env_facts, facts_of, harmless_of, json_facts, meaning_table, winning
+from harness.audit.meaning import env_facts, facts_of, harmless_of, json_facts, meaning_table, secret_names, winning
 from harness.audit.spelling import unknown_names
 from harness.control.factors import is_draft
 
@@ -49,6 +49,7 @@ def from_command(text: str, version: str | None = None, name: str | None = None)
     notes += _about_release(launch, release, table)
     if launch.has_conditions:
         notes.append("the text has conditions or loops: they are not evaluated, and every assignment in it was taken")
+    notes += [f"{one}: taken for a secret, neither shown nor compared" for one in secret_names(launch.env)]
     unknown = unknown_names(table, flags)
     notes += [f"{token}: {what}" for token, what in unknown.items()]
     return Account(

@@ -16,7 +16,8 @@ from harness.audit.flags import FOLDER, Given, Kind
 from harness.config import Model
 
 HIDDEN = "(hidden)"
-SECRET_ENV = re.compile(r"TOKEN|SECRET|PASSWORD|API_?KEY")
+# Names of variables that hold a secret end so; `..._TOKEN_THRESHOLD` holds a number.
+SECRET_ENV = re.compile(r"(?:.*_)?(?:TOKEN|SECRET(?:_ACCESS)?(?:_KEY)?|PASSWORD|PASSWD|API_?KEY|ACCESS_KEY(?:_ID)?)", re.IGNORECASE)
 HARMLESS_ENV = (
     "HF_HOME",
     "HF_HUB_OFFLINE",
@@ -177,11 +178,16 @@ def env_facts(engine: str, env: Mapping[str, str]) -> dict[str, Fact]:
     """Facts of environment variables; one without meaning is `env.<NAME>`. Harmless and secret ones are left out."""
     table, found = meaning_table(engine), {}
     for name, value in env.items():
-        if name in (*HARMLESS_ENV, *table.harmless_env) or SECRET_ENV.search(name):
+        if name in (*HARMLESS_ENV, *table.harmless_env) or SECRET_ENV.fullmatch(name):
             continue
         meaning = table.env.get(name, Meaning(factor=f"env.{name}"))
         found[meaning.factor] = Fact(read(meaning, value, name), "stated", name)
     return found
+
+
+def secret_names(env: Iterable[str]) -> list[str]:
+    """Variables that are taken for secrets, and so compared by nobody."""
+    return [name for name in env if SECRET_ENV.fullmatch(name)]
 
 
 def harmless_of(engine: str, flags: Iterable[Given]) -> Iterator[tuple[str, str]]:

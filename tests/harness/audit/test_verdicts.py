@@ -59,3 +59,28 @@ def test_how_prompts_are_rendered_confounds(other):
     for found in both_ways(f"{LLAMA} --no-jinja", other):
         assert found.named("confounder") == ("chat_template.jinja",)
     assert audited(LLAMA, f"{LLAMA} --jinja").verdict == "CONTROLLED"  # it is the default
+
+
+@pytest.mark.parametrize(
+    ("name", "command"),
+    [
+        ("VLLM_SHARED_EXPERTS_STREAM_TOKEN_THRESHOLD", VLLM),
+        ("VLLM_TOKENIZERS_POOL", VLLM),
+        ("SGLANG_CLIP_MAX_NEW_TOKENS_ESTIMATION", SGLANG),
+        ("SGLANG_MAX_TOKENS", SGLANG),
+        ("PASSWORDLESS", SGLANG),
+    ],
+)
+def test_a_variable_that_only_sounds_like_a_secret_confounds(name, command):
+    found = audit(from_command(f"{name}=1 {command}"), from_command(command))
+    assert (found.verdict, found.named("confounder")) == ("CONFOUNDED", (f"env.{name}",))
+
+
+@pytest.mark.parametrize(
+    "name", ["HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "VLLM_API_KEY", "OPENAI_APIKEY", "AWS_SECRET_ACCESS_KEY", "DB_PASSWORD", "TOKEN"]
+)
+def test_a_secret_is_left_out_and_noted_by_its_name_only(name):
+    found = audit(from_command(f"{name}=hunter2 {VLLM}", "0.33.0"), from_command(VLLM, "0.33.0"))
+    assert found.verdict == "CONTROLLED"
+    assert any(name in note for note in found.notes)
+    assert "hunter2" not in str(found)

@@ -135,15 +135,16 @@ class _Splitter:
 
     def _named(self, spelling: str) -> tuple[str, bool | None]:
         """Name without dashes, and the value of a switch that its spelling already states."""
-        if spelling in self.table.aliases:
-            return self._switched(self.table.aliases[spelling])
+        first, dot, keys = spelling.partition(".") if self.style.dotted else (spelling, "", "")
+        if first in self.table.aliases:
+            return self._switched(self.table.aliases[first] + dot + keys)
         if spelling in self.table.negated:
             return self.table.negated[spelling], False
         name = spelling.lstrip("-")
         if self.style.underscores and spelling.startswith("--"):
             head, dot, tail = name.partition(".")
             name = head.replace("_", "-") + dot + tail
-        if spelling.startswith("-O") and self.table.engine == "vllm" and len(spelling) > 2:
+        if spelling.startswith("-O") and self.table.engine == "vllm":
             return "optimization-level", None
         if name not in self.kinds and f"--{name}" in self.table.aliases:
             name = self.table.aliases[f"--{name}"]
@@ -162,7 +163,7 @@ class _Splitter:
         return name, True if self.kinds.get(name) in ("store", "switch") else None
 
     def _valued(self, name: str, kind: Kind, token: str, given: list[str] | None) -> Given:
-        if name == "optimization-level" and token.startswith("-O") and given is None:
+        if name == "optimization-level" and token.startswith("-O") and given is None and len(token) > 2:
             given = [token[2:]]
         if kind == "list":
             values = tuple(given or self._following())

@@ -84,3 +84,27 @@ def test_a_secret_is_left_out_and_noted_by_its_name_only(name):
     assert found.verdict == "CONTROLLED"
     assert any(name in note for note in found.notes)
     assert "hunter2" not in str(found)
+
+
+@pytest.mark.parametrize(
+    ("short", "long"),
+    [
+        (
+            "-sc.method=mtp -sc.num_speculative_tokens=3",
+            "--speculative-config.method mtp --speculative-config.num_speculative_tokens 3",
+        ),
+        ("-sc.method=mtp -sc.num_speculative_tokens=3", '-sc \'{"method":"mtp","num_speculative_tokens":3}\''),
+        ("-cc.cudagraph_mode=NONE", '--compilation-config \'{"cudagraph_mode":"NONE"}\''),
+        ("-cc.cudagraph_mode NONE", "--compilation-config.cudagraph_mode=NONE"),
+        ("-ac.backend=FLASH_ATTN", "--attention-config.backend FLASH_ATTN"),
+        ("-O=0", "-O0"),
+        ("-O 0", "-O0"),
+        ("--optimization-level 0", "-O0"),
+        ("--optimization-level=0", "-O 0"),
+    ],
+)
+def test_a_short_spelling_is_the_long_one(short, long):
+    for found in both_ways(f"{VLLM} {short}", f"{VLLM} {long}"):
+        assert (found.verdict, found.differences) == ("CONTROLLED", ())
+    plain = audited(f"{VLLM} {short}", VLLM)
+    assert plain.differences, "and it is not ignored"

@@ -11,7 +11,7 @@ from harness.audit.account import Account, Fact
 from harness.audit.flags import FlagTable, Given, flag_table, hint, lasting, merged, parsed_json, split_flags
 from harness.audit.launch import Launch, launch_of
 from harness.audit.meaning import env_facts, facts_of, harmless_of, json_facts, meaning_table, secret_names, winning
-from harness.audit.spelling import unknown_names
+from harness.audit.spelling import METHOD_FLAGS, unknown_names
 from harness.control.factors import is_draft
 
 JSON_FLAGS = ("compilation-config", "attention-config", "kernel-config")
@@ -21,7 +21,7 @@ SPECULATION = {
         r"speculative-(algorithm|num-steps|eagle-topk|num-draft-tokens|(dflash|dspark)-block-size|draft-model-path"
         r"|use-rejection-sampling|use-block-verification|ngram-max-bfs-breadth)"
     ),
-    "llama_cpp": re.compile(r"spec-type|spec-draft-n-max|spec-ngram-mod-n-max|spec-ngram-simple-size-m|draft"),
+    "llama_cpp": re.compile(r"spec-type|spec-default|spec-draft-n-max|spec-ngram-mod-n-max|spec-ngram-simple-size-m|draft"),
 }
 
 
@@ -33,7 +33,7 @@ def from_command(text: str, version: str | None = None, name: str | None = None)
     given, positional = split_flags(launch.engine, launch.words, meaning_table(launch.engine).other_releases)
     given = [*_positional(launch, positional), *_from_env(table, launch.env, given), *given]
     flags, repeated = lasting(_accumulated(given, meaning_table(launch.engine).cumulative))
-    facts = _facts(launch, flags)
+    facts, unknown = _facts(launch, flags), unknown_names(table, flags)
     is_read = release == table.version
     if is_read:
         facts = {**_defaults(table, flags, facts), **facts}
@@ -43,14 +43,14 @@ def from_command(text: str, version: str | None = None, name: str | None = None)
     facts.setdefault("method", Fact("plain", "stated", "no speculation asked for"))
     method = str(facts["method"].value)
     facts = {**facts, **moves.moved(launch.engine, facts, method, "implied" if is_read else "supposed")}
-    if method == "plain":
-        facts = {factor: fact for factor, fact in facts.items() if factor == "method" or not is_draft(factor)}
+    idle = _idle(launch.engine, flags, facts, unknown) if method == "plain" else {}
+    facts = {factor: fact for factor, fact in facts.items() if factor not in idle}
     notes = [f"{one}: given more than once; the last one counts" for one in repeated]
+    notes += [f"{token}: does nothing without a drafting method" for token in dict.fromkeys(idle.values()) if token]
     notes += _about_release(launch, release, table)
     if launch.has_conditions:
         notes.append("the text has conditions or loops: they are not evaluated, and every assignment in it was taken")
     notes += [f"{one}: taken for a secret, neither shown nor compared" for one in secret_names(launch.env)]
-    unknown = unknown_names(table, flags)
     notes += [f"{token}: {what}" for token, what in unknown.items()]
     return Account(
         name=name or _shown(launch),
@@ -60,6 +60,17 @@ def from_command(text: str, version: str | None = None, name: str | None = None)
         unknown_tokens=tuple(unknown),
         harmless=dict(harmless_of(launch.engine, flags.values())),
     )
+
+
+def _idle(engine: str, flags: Mapping[str, Given], facts: Mapping[str, Fact], unknown: Mapping[str, str]) -> dict[str, str]:
+    """What a command without a drafter says of one: factors that go, or flags, with the token to tell; "" where nobody set it.
+
+    What the release does not know stays: whether the engine ignores it is not known.
+    """
+    drafts = {name: fact for name, fact in facts.items() if is_draft(name) and name != "method" and fact.where not in unknown}
+    told = {name: fact.where if fact.origin == "stated" else "" for name, fact in drafts.items()}
+    unused = {name for name in flags if SPECULATION[engine].fullmatch(name)} - {*METHOD_FLAGS[engine]}
+    return {**told, **{f"--{name}": flags[name].token for name in unused}}
 
 
 def derived(engine: str, facts: Mapping[str, Fact]) -> dict[str, Fact]:

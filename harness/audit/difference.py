@@ -51,7 +51,7 @@ def shown(fact: Fact | None) -> str:
 def difference(name: str, a: Account, b: Account) -> Difference | None:
     """What two sides say of one factor, or null where there is nothing to say."""
     one, two = a.facts.get(name), b.facts.get(name)
-    if is_draft(name) and name != "method" and (a.is_plain or b.is_plain):
+    if _is_drafts(name, a, b) and name != "method" and (a.is_plain or b.is_plain):
         fact = one or two
         is_told = fact is not None and fact.value is not None and a.is_plain != b.is_plain
         return Difference(name, "treatment", one, two, "only the side that drafts has it", "-") if is_told else None
@@ -84,6 +84,12 @@ def _equal(name: str, a: Account, b: Account, one: Fact, two: Fact) -> Differenc
     return None
 
 
+def _is_drafts(name: str, a: Account, b: Account) -> bool:
+    """Whether a factor is the drafter's: what a release does not know is not, however its name begins."""
+    said = [(side.facts[name].where, side.unknown_tokens) for side in (a, b) if name in side.facts]
+    return is_draft(name) and not any(where in unknown for where, unknown in said)
+
+
 def is_swapped(a: Account, b: Account) -> bool:
     """Whether the two sides have different drafters. Native MTP has no weights of its own to differ in."""
     weights = [side.value("draft_checkpoint_hash") if side.method != "mtp" else None for side in (a, b)]
@@ -97,7 +103,7 @@ def _kind(name: str, a: Account, b: Account, one: Fact, two: Fact) -> tuple[Kind
         return "unknown", "one side leaves it to the engine"
     if name == "draft_budget":
         return _budget(a, b, one, two)
-    if is_draft(name) and (class_of(name) == "treatment" or name.startswith("draft_options.")):
+    if _is_drafts(name, a, b) and (class_of(name) == "treatment" or name.startswith("draft_options.")):
         return "treatment", "the drafter and its options"
     if is_draft(name) and "implied" in origins and name in table():
         return "implied", _rule(one, two)
@@ -105,6 +111,8 @@ def _kind(name: str, a: Account, b: Account, one: Fact, two: Fact) -> tuple[Kind
         return "unknown", f"the release is not stated; in the one that was read: {one.where}"
     if "supposed" in origins and "stated" in origins:
         return "confounder", ONE_SIDE_NO_RELEASE
+    if is_draft(name) and not _is_drafts(name, a, b):
+        return "confounder", "the release does not know it"
     kind = class_of(name)
     if kind == "confounder" and name not in table() and "implied" in origins:
         return "implied", _rule(one, two)
@@ -131,7 +139,7 @@ def _one_sided(name: str, a: Account, b: Account, one: Fact | None, two: Fact | 
         return None
     if name == "draft_depth":  # serial drafters have one; what it costs is in the notes
         return Difference(name, "treatment", one, two, "the drafter's passes", "-") if is_swapped(a, b) else None
-    if is_draft(name) and (class_of(name) == "treatment" or name.startswith("draft_options.")) and is_swapped(a, b):
+    if _is_drafts(name, a, b) and (class_of(name) == "treatment" or name.startswith("draft_options.")) and is_swapped(a, b):
         return Difference(name, "treatment", one, two, "the drafter and its options", "-")
     if fact.origin == "found" and silent.source != "results":
         return Difference(name, "note", one, two, "only a run can tell", "-")

@@ -157,13 +157,14 @@ LLAMA_METHODS = {
     "draft-dflash": "dflash",
     "draft-dspark": "dspark",
 }
+LLAMA_DEFAULT = "ngram-mod"  # what --spec-default chooses
 LLAMA_BUDGETS = {"ngram-mod": ("spec-ngram-mod-n-max", 64), "ngram-simple": ("spec-ngram-simple-size-m", 48)}
 
 
 def llama_cpp(flags: Mapping[str, Given], nested: Mapping[str, Mapping[str, Any]], env: Mapping[str, str]) -> Facts:
-    """`--spec-type` and its budget. Raises ValueError that names the token."""
-    given = flags.get("spec-type")
-    types = [part for part in str(given.value).replace(",", " ").split() if part != "none"] if given else []
+    """`--spec-type` and its budget; `--spec-default` is n-gram by hash. Raises ValueError that names the token."""
+    given = flags.get("spec-type") or flags.get("spec-default")
+    types = _llama_types(flags)
     drafter = flags.get("spec-draft-model") or flags.get("spec-draft-hf")
     if not types and not (drafter and given is None):
         return {}
@@ -175,6 +176,12 @@ def llama_cpp(flags: Mapping[str, Given], nested: Mapping[str, Mapping[str, Any]
     if types[0].startswith("ngram"):
         facts["draft_options.kind"] = Fact(types[0], "stated", given.token)
     return facts
+
+
+def _llama_types(flags: Mapping[str, Given]) -> list[str]:
+    given, default = flags.get("spec-type"), flags.get("spec-default")
+    types = str(given.value).replace(",", " ").split() if given else []
+    return [part for part in (*types, *([LLAMA_DEFAULT] if default and default.value else [])) if part != "none"]
 
 
 def _llama_budget(flags: Mapping[str, Given], kind: str) -> Facts:

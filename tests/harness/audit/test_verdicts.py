@@ -108,3 +108,47 @@ def test_a_short_spelling_is_the_long_one(short, long):
         assert (found.verdict, found.differences) == ("CONTROLLED", ())
     plain = audited(f"{VLLM} {short}", VLLM)
     assert plain.differences, "and it is not ignored"
+
+
+@pytest.mark.parametrize(
+    ("command", "words", "factor"),
+    [
+        (VLLM, "--spec-tokns 3", "flag.spec-tokns"),
+        (VLLM, "--draft-modle D", "flag.draft-modle"),
+        (SGLANG, "--speculative-frobnicate 3", "flag.speculative-frobnicate"),
+        (LLAMA, "--spec-frobnicate 3", "flag.spec-frobnicate"),
+    ],
+)
+@pytest.mark.parametrize("drafter", [False, True])
+def test_a_flag_that_is_not_known_confounds_although_it_sounds_like_a_drafters(command, words, factor, drafter):
+    method = {VLLM: "--spec-method mtp --spec-tokens 3", SGLANG: EAGLE3, LLAMA: "--spec-type draft-mtp"}[command]
+    for found in both_ways(f"{command} {words} {method if drafter else ''}", command):
+        assert factor in found.named("confounder")
+    for found in both_ways(f"{command} {words} {method}", f"{command} {method}"):
+        assert (found.verdict, found.named("confounder")) == ("CONFOUNDED", (factor,))
+    assert "CONFOUNDED" == audited(f"{command} {words}", f"{command} {words}1").verdict
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        (SGLANG, "--speculative-num-steps 3"),
+        (SGLANG, "--speculative-draft-kv-cache-dtype fp8_e4m3"),
+        (SGLANG, "--speculative-accept-threshold-single 0.5"),
+        (LLAMA, "--spec-draft-n-max 5"),
+        (LLAMA, "--spec-draft-type-k q8_0"),
+    ],
+)
+def test_what_does_nothing_without_a_method_goes_and_is_told(command, words):
+    for found in both_ways(f"{command} {words}", command):
+        assert found.verdict == "CONTROLLED"
+        assert any(f"{words.split()[0]}: does nothing" in note for note in found.notes), found.notes
+    assert not any("does nothing" in note for note in audited(command, command).notes)
+
+
+def test_the_default_speculation_of_llama_cpp_is_speculation():
+    found = audited(f"{LLAMA} --spec-default", LLAMA)
+    assert (found.a.method, found.a.value("draft_budget")) == ("ngram", 64)
+    assert "method" in found.named("treatment")
+    assert audited(f"{LLAMA} --spec-default", f"{LLAMA} --spec-type ngram-mod").verdict == "CONTROLLED"
+    assert not any("does nothing" in note for note in audited(f"{LLAMA} --spec-type none", LLAMA).notes)

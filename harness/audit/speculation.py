@@ -35,8 +35,7 @@ def vllm(flags: Mapping[str, Given], nested: Mapping[str, Mapping[str, Any]], en
 
 
 def _vllm_config(config: dict[str, Any], token: str) -> Facts:
-    method = _vllm_method(config)
-    facts = {"method": Fact(method, "stated", token)}
+    facts = {"method": _vllm_method(config, token)}
     if (budget := config.pop("num_speculative_tokens", None)) is not None:
         facts["draft_budget"] = Fact(number(str(budget), f"{token} num_speculative_tokens"), "stated", token)
     else:
@@ -55,14 +54,19 @@ def _vllm_config(config: dict[str, Any], token: str) -> Facts:
     return {**json_facts("vllm", "speculative-config", config, token), **facts}
 
 
-def _vllm_method(config: dict[str, Any]) -> str:
-    """The family as vLLM resolves it; a model without a method is a draft model, or n-gram by its old name."""
-    method, model = config.pop("method", None), str(config.get("model", ""))
-    if method is None:
-        return "ngram" if model in ("ngram", "[ngram]") else "draft_model"
-    if str(method).endswith("mtp"):
-        return "mtp"
-    return "ngram" if method == "ngram_gpu" else str(method)
+# What vLLM takes a drafter's name for when no method, or only draft_model, is stated, in its order (config/speculative.py).
+VLLM_NAMES = {"eagle-": "eagle", "eagle3": "eagle3", "dflash": "dflash", "dspark": "dspark"}
+NAMED = "vLLM tells the method by the drafter's name; state it"
+
+
+def _vllm_method(config: dict[str, Any], token: str) -> Fact:
+    """The family as vLLM resolves it; a model without a method is what its name says, n-gram by its old name, or a draft model."""
+    method, model = str(config.pop("method", None) or "draft_model"), str(config.get("model", "")).lower()
+    if method == "draft_model" and model in ("ngram", "[ngram]"):
+        return Fact("ngram", "stated", token)
+    if method == "draft_model" and (named := next((family for part, family in VLLM_NAMES.items() if part in model), None)):
+        return Fact(named, "implied", NAMED)
+    return Fact("mtp" if method.endswith("mtp") else "ngram" if method == "ngram_gpu" else method, "stated", token)
 
 
 def _synthetic(config: dict[str, Any]) -> Scalar:

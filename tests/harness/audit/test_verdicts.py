@@ -152,3 +152,25 @@ def test_the_default_speculation_of_llama_cpp_is_speculation():
     assert "method" in found.named("treatment")
     assert audited(f"{LLAMA} --spec-default", f"{LLAMA} --spec-type ngram-mod").verdict == "CONTROLLED"
     assert not any("does nothing" in note for note in audited(f"{LLAMA} --spec-type none", LLAMA).notes)
+
+
+@pytest.mark.parametrize(
+    ("model", "method"),
+    [
+        ("z-lab/Qwen3-8B-DFlash", "dflash"),
+        ("yuhuili/EAGLE-LLaMA3-Instruct-8B", "eagle"),
+        ("yuhuili/EAGLE3-LLaMA3.1-Instruct-8B", "eagle3"),
+        ("AngelSlim/Qwen3-8B_eagle3", "eagle3"),
+        ("deepseek-ai/dspark_qwen3_8b_block7", "dspark"),
+    ],
+)
+def test_vllm_tells_a_method_by_the_name_of_the_drafter(model, method):
+    words = [f"{VLLM} -sc.model={model} -sc.num_speculative_tokens=7 {rest}" for rest in ("", f"-sc.method={method}")]
+    fact = from_command(words[0]).facts["method"]
+    assert (fact.value, fact.origin) == (method, "implied")
+    assert audited(*words).verdict == "CONTROLLED"
+
+
+def test_a_drafter_whose_name_says_nothing_is_a_draft_model():
+    fact = from_command(f"{VLLM} -sc.model=Qwen/Qwen3-0.6B -sc.num_speculative_tokens=7").facts["method"]
+    assert (fact.value, fact.origin) == ("draft_model", "stated")

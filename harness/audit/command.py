@@ -19,7 +19,7 @@ SPECULATION = {
     "vllm": re.compile(r"speculative-config|spec-(method|model|tokens)|speculative-model|num-speculative-tokens"),
     "sglang": re.compile(
         r"speculative-(algorithm|num-steps|eagle-topk|num-draft-tokens|(dflash|dspark)-block-size|draft-model-path"
-        r"|use-rejection-sampling|use-block-verification|ngram-max-bfs-breadth)"
+        r"|use-rejection-sampling|use-block-verification|ngram-max-bfs-breadth|accept-threshold-(single|acc))"
     ),
     "llama_cpp": re.compile(r"spec-type|spec-default|spec-draft-n-max|spec-ngram-mod-n-max|spec-ngram-simple-size-m|draft"),
 }

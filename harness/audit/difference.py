@@ -21,6 +21,7 @@ from harness.control.findings import Finding
 Kind = Literal["treatment", "implied", "confounder", "unknown", "note"]
 ENGINE_MOVED = frozenset({"implied", "supposed", "found"})
 ONE_SIDE_NO_RELEASE = "set on one side only, and the release is not stated"
+BY_HAND = "set by hand: the engine did not move it because of the drafter"
 NONE = "none"
 # What a side that does not state it has anyway.
 USUAL = (("draft_tree_width", 1),)
@@ -106,7 +107,7 @@ def _kind(name: str, a: Account, b: Account, one: Fact, two: Fact) -> tuple[Kind
     if _is_drafts(name, a, b) and (class_of(name) == "treatment" or name.startswith("draft_options.")):
         return "treatment", "the drafter and its options"
     if is_draft(name) and "implied" in origins and name in table():
-        return "implied", _rule(one, two)
+        return ("implied", _rule(one, two)) if is_swapped(a, b) else ("confounder", BY_HAND)
     if origins == {"supposed"}:
         return "unknown", f"the release is not stated; in the one that was read: {one.where}"
     if "supposed" in origins and "stated" in origins:
@@ -117,7 +118,7 @@ def _kind(name: str, a: Account, b: Account, one: Fact, two: Fact) -> tuple[Kind
     if kind == "confounder" and name not in table() and "implied" in origins:
         return "implied", _rule(one, two)
     if kind == "implied" and not (origins & ENGINE_MOVED and is_swapped(a, b)):
-        return "confounder", "set by hand: the engine did not move it because of the drafter"
+        return "confounder", BY_HAND
     return kind, _rule(one, two) if "implied" in origins else _why(name)
 
 
@@ -143,7 +144,7 @@ def _one_sided(name: str, a: Account, b: Account, one: Fact | None, two: Fact | 
         return Difference(name, "treatment", one, two, "the drafter and its options", "-")
     if fact.origin == "found" and silent.source != "results":
         return Difference(name, "note", one, two, "only a run can tell", "-")
-    if fact.origin in ("implied", "supposed", "default"):
+    if fact.origin == "default" or (fact.origin in ("implied", "supposed") and silent.source != "published"):
         return _moved_on_one_side(name, one, two, fact)
     side: Side = "a" if one is None else "b"
     if silent.source == "command" and (name in OPEN or a.source == b.source):

@@ -84,32 +84,54 @@ SGLANG_METHODS = {
     "NGRAM": "ngram",
     "DFLASH": "dflash",
     "DSPARK": "dspark",
-    "NEXTN": "mtp",
+    "FROZEN_KV_MTP": "mtp",
 }
 
 
 def sglang(flags: Mapping[str, Given], nested: Mapping[str, Mapping[str, Any]], env: Mapping[str, str]) -> Facts:
     """`--speculative-*`. Raises ValueError that names the token."""
-    if (given := flags.get("speculative-algorithm")) is None:
+    if (given := flags.get("speculative-algorithm")) is None or str(given.value).upper() == "NONE":
         return {}
     algorithm, token = str(given.value).upper(), given.token
     checkpoint = flags.get("speculative-draft-model-path")
-    method = SGLANG_METHODS.get(algorithm, algorithm.lower())
-    if algorithm in ("EAGLE", "FROZEN_KV_MTP"):
-        method = "eagle" if checkpoint and algorithm == "EAGLE" else "mtp"  # without weights of its own it is the target's MTP
-    facts = {"method": Fact(method, "stated", token), **_sglang_budget(algorithm, flags)}
+    method = _sglang_method(algorithm, flags)
+    facts = {"method": Fact(method, "stated", token), **_sglang_budget(algorithm, flags), "accept_threshold": _threshold(flags)}
     if checkpoint:
         facts["draft_checkpoint_hash"] = Fact(str(checkpoint.value), "stated", checkpoint.token)
-    rule = "block" if "speculative-use-block-verification" in flags else "standard"
-    if method in ("eagle", "eagle3", "mtp", "draft_model") and rule == "standard":
-        sampled = flags.get("speculative-use-rejection-sampling")
-        rule = "standard" if sampled and sampled.value else "target_only"
-    is_default = not any(name.startswith("speculative-use-") for name in flags)
-    why = "EAGLE and MTP are verified against the target alone, unless --speculative-use-rejection-sampling is given"
-    facts["verify_rule"] = Fact(rule, "implied", why) if is_default else Fact(rule, "stated", "--speculative-use-*")
+    facts["verify_rule"] = _sglang_rule(method, algorithm, flags)
     if method == "ngram":
         facts["draft_memory"] = Fact("serving", "implied", "SGLang's n-gram corpus lasts across requests until it is flushed")
     return facts
+
+
+def _sglang_method(algorithm: str, flags: Mapping[str, Given]) -> str:
+    """The family of the drafter. NEXTN is another name of EAGLE, which without weights of its own is the target's MTP."""
+    if algorithm not in ("EAGLE", "NEXTN"):
+        return SGLANG_METHODS.get(algorithm, algorithm.lower())
+    return "eagle" if "speculative-draft-model-path" in flags else "mtp"
+
+
+def _sglang_rule(method: str, algorithm: str, flags: Mapping[str, Given]) -> Fact:
+    """The rule that accepts drafts: serial drafters are verified against the target alone, unless a flag says otherwise."""
+    block, sampled = (flags.get(f"speculative-use-{name}") for name in ("block-verification", "rejection-sampling"))
+    if block and block.value:
+        return Fact("block", "stated", block.token)
+    if sampled and sampled.value:
+        return Fact("standard", "stated", sampled.token)
+    if method in SERIAL:
+        unless = "unless --speculative-use-rejection-sampling is given"
+        return Fact("target_only", "implied", f"SGLang verifies serial drafters against the target alone, {unless}")
+    return Fact("standard", "implied", f"SGLang verifies {algorithm} so, unless --speculative-use-block-verification is given")
+
+
+def _threshold(flags: Mapping[str, Given]) -> Fact:
+    """The lower of the two thresholds: below 1, either one takes drafts that the target would not."""
+    given = [one for name in ("single", "acc") if (one := flags.get(f"speculative-accept-threshold-{name}"))]
+    values = [(number(str(one.value), one.token), one.token) for one in given]
+    if not values:
+        return Fact(1, "default", "default of SGLang")
+    value, token = min(values)
+    return Fact(value, "stated", token)
 
 
 SGLANG_NGRAM_TOKENS, SGLANG_NGRAM_BREADTH = 12, 10  # its defaults

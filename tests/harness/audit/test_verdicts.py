@@ -4,6 +4,10 @@ import pytest
 
 from harness.audit.command import from_command
 from harness.audit.compare import audit
+from harness.audit.render import sentence
+from harness.audit.rig import from_run
+from harness.compose import compose_run
+from harness.published import published_of
 
 VLLM, SGLANG, LLAMA = "vllm serve M", "python -m sglang.launch_server --model-path M", "llama-server -m M.gguf"
 RELEASES = {"vllm": "0.33.0", "python": "0.5.23", "llama-server": "b11434"}
@@ -174,3 +178,74 @@ def test_vllm_tells_a_method_by_the_name_of_the_drafter(model, method):
 def test_a_drafter_whose_name_says_nothing_is_a_draft_model():
     fact = from_command(f"{VLLM} -sc.model=Qwen/Qwen3-0.6B -sc.num_speculative_tokens=7").facts["method"]
     assert (fact.value, fact.origin) == ("draft_model", "stated")
+
+
+SERIAL_ARMS = {
+    "EAGLE3": EAGLE3,
+    "EAGLE": EAGLE3.replace("EAGLE3", "EAGLE"),
+    "MTP": "--speculative-algorithm NEXTN --speculative-num-steps 3 --speculative-eagle-topk 1",
+    "STANDALONE": EAGLE3.replace("EAGLE3", "STANDALONE"),
+}
+
+
+@pytest.mark.parametrize("arm", SERIAL_ARMS.values(), ids=SERIAL_ARMS)
+@pytest.mark.parametrize("flag", ["--speculative-use-rejection-sampling", "--speculative-use-block-verification"])
+def test_a_verify_rule_that_is_set_by_hand_on_one_drafter_confounds(arm, flag):
+    for found in both_ways(f"{SGLANG} {arm} {flag}", f"{SGLANG} {arm}"):
+        assert (found.verdict, found.named("confounder"), found.named("treatment")) == ("CONFOUNDED", ("verify_rule",), ())
+        assert sentence(found) == "the drafter did not move, but verify_rule"
+
+
+def test_a_verify_rule_that_the_engine_moves_with_the_drafter_is_implied():
+    dflash = "--speculative-algorithm DFLASH --speculative-draft-model-path F --speculative-num-draft-tokens 4"
+    for found in both_ways(f"{SGLANG} {EAGLE3}", f"{SGLANG} {dflash}"):
+        assert "verify_rule" in found.named("implied")
+
+
+@pytest.mark.parametrize(
+    "lossy",
+    [
+        "--speculative-accept-threshold-single 0.5",
+        "--speculative-accept-threshold-acc 0.5",
+        "--speculative-accept-threshold-acc 0.5 --speculative-accept-threshold-single 1.0",
+        "--speculative-accept-threshold-acc 1.0 --speculative-accept-threshold-single 0.5",
+    ],
+)
+@pytest.mark.parametrize("other", ["", "--speculative-accept-threshold-acc 1.0", "--speculative-accept-threshold-single 0.5"])
+def test_lossy_acceptance_confounds_by_either_threshold(lossy, other):
+    for found in both_ways(f"{SGLANG} {EAGLE3} {lossy}", f"{SGLANG} {EAGLE3} {other}"):
+        assert (found.verdict, found.named("confounder")) == ("CONFOUNDED", ("accept_threshold",))
+
+
+@pytest.mark.parametrize("threshold", ["single", "acc"])
+def test_a_threshold_of_one_is_the_default(threshold):
+    words = f"--speculative-accept-threshold-{threshold} 1.0"
+    assert audited(f"{SGLANG} {EAGLE3} {words}", f"{SGLANG} {EAGLE3}").verdict == "CONTROLLED"
+
+
+@pytest.mark.parametrize("none", ["NONE", "none"])
+def test_no_algorithm_by_name_is_plain(none):
+    found = audited(f"{SGLANG} --speculative-algorithm {none}", SGLANG)
+    assert (found.a.method, found.verdict, found.differences) == ("plain", "CONTROLLED", ())
+
+
+@pytest.mark.parametrize("rest", ["", "--speculative-draft-model-path D"])
+def test_nextn_is_another_name_of_eagle(rest):
+    one, two = (f"{SGLANG} --speculative-algorithm {name} {rest} --speculative-num-steps 3" for name in ("NEXTN", "EAGLE"))
+    assert audited(one, two).verdict == "CONTROLLED"
+
+
+def test_a_publication_beside_its_own_command_is_not_confounded():
+    name, arm = "published/h200_qwen27b_card", "dflash2"
+    run = compose_run(name).run
+    (text,) = published_of(run).as_published[arm]
+    rig, command = from_run(run, arm, name), from_command(text)
+    for found in (audit(rig, command), audit(command, rig)):
+        assert (found.verdict, found.named("confounder")) == ("UNKNOWN", ())
+        (rule,) = [d for d in found.differences if d.factor == "verify_rule"]
+        assert (rule.kind, rule.why) == ("unknown", "the published does not state it")
+
+
+@pytest.mark.parametrize(("algorithm", "word"), [("EAGLE3", "serial"), ("DFLASH", "DFLASH"), ("NGRAM", "NGRAM")])
+def test_the_reason_for_a_verify_rule_fits_the_method(algorithm, word):
+    assert word in from_command(f"{SGLANG} --speculative-algorithm {algorithm}").facts["verify_rule"].where

@@ -11,6 +11,7 @@ from harness.audit.account import Account, Fact
 from harness.audit.flags import FlagTable, Given, flag_table, hint, lasting, merged, parsed_json, split_flags
 from harness.audit.launch import Launch, launch_of
 from harness.audit.meaning import env_facts, facts_of, harmless_of, json_facts, meaning_table, secret_names, winning
+from harness.audit.releases import is_same
 from harness.audit.spelling import METHOD_FLAGS, unknown_names
 from harness.control.factors import is_draft
 
@@ -34,7 +35,7 @@ def from_command(text: str, version: str | None = None, name: str | None = None)
     given = [*_positional(launch, positional), *_from_env(table, launch.env, given), *given]
     flags, repeated = lasting(_accumulated(given, meaning_table(launch.engine).cumulative))
     facts, unknown = _facts(launch, flags), unknown_names(table, flags)
-    is_read = release == table.version
+    is_read = release is not None and is_same(release, table.version)
     if is_read:
         facts = {**_defaults(table, flags, facts), **facts}
     facts |= derived(launch.engine, facts)
@@ -47,7 +48,7 @@ def from_command(text: str, version: str | None = None, name: str | None = None)
     facts = {factor: fact for factor, fact in facts.items() if factor not in idle}
     notes = [f"{one}: given more than once; the last one counts" for one in repeated]
     notes += [f"{token}: does nothing without a drafting method" for token in dict.fromkeys(idle.values()) if token]
-    notes += _about_release(launch, release, table)
+    notes += [*_about_release(launch, release, table), *_contradicted(launch, release)]
     if launch.has_conditions:
         notes.append("the text has conditions or loops: they are not evaluated, and every assignment in it was taken")
     notes += [f"{one}: taken for a secret, neither shown nor compared" for one in secret_names(launch.env)]
@@ -183,9 +184,16 @@ def _about_release(launch: Launch, release: str | None, table: FlagTable) -> lis
         return [
             f"no release stated: no default is filled in, and what {launch.engine} moves by itself is read from {table.version}"
         ]
-    if release != table.version:
+    if not is_same(release, table.version):
         return [f"no table of {launch.engine} {release}: flags are read as those of {table.version}, no default is filled in"]
     return []
+
+
+def _contradicted(launch: Launch, release: str | None) -> list[str]:
+    """A release given beside the command that is not the one in its text, such as an image's tag."""
+    if release is None or launch.version is None or is_same(release, launch.version.lstrip("v")):
+        return []
+    return [f"the text itself says {launch.engine} {launch.version}, and {release} was given: one is wrong; read as {release}"]
 
 
 def _shown(launch: Launch) -> str:

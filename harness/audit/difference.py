@@ -9,12 +9,13 @@ Classes and remedies are those of `harness.control.factors`. What is particular 
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Literal
 
 from harness.audit.account import Account, Fact
 from harness.audit.advice import OPEN, Side, advice, find_out, one_sided
-from harness.audit.releases import is_within
+from harness.audit.releases import is_same, is_within
 from harness.control.factors import class_of, is_draft, table
 from harness.control.findings import Finding
 
@@ -22,6 +23,8 @@ Kind = Literal["treatment", "implied", "confounder", "unknown", "note"]
 ENGINE_MOVED = frozenset({"implied", "supposed", "found"})
 ONE_SIDE_NO_RELEASE = "set on one side only, and the release is not stated"
 BY_HAND = "set by hand: the engine did not move it because of the drafter"
+# What the shell would have put in: a variable that the text does not set, or what a program prints.
+UNSET = re.compile(r"\$\{[^}]*\}?|\$\([^)]*\)?|\$[A-Za-z_]\w*|`[^`]*`?")
 NONE = "none"
 # What a side that does not state it has anyway.
 USUAL = (("draft_tree_width", 1),)
@@ -62,7 +65,8 @@ def difference(name: str, a: Account, b: Account) -> Difference | None:
         return _equal(name, a, b, one, two)
     if NONE in (one.value, two.value) and None in (one.value, two.value):
         return None
-    if name == "engine_build" and is_within(str(one.value), str(two.value)):
+    builds = str(one.value), str(two.value)
+    if name == "engine_build" and (is_same(*builds) or is_within(*builds)):
         return None
     if name == "target" and _base(one) == _base(two):
         return Difference(name, "unknown", one, two, "one name in two places", "compare their revisions or hashes")
@@ -75,9 +79,12 @@ def _base(fact: Fact) -> str:
 
 
 def _equal(name: str, a: Account, b: Account, one: Fact, two: Fact) -> Difference | None:
-    """Equal, and yet not held: a budget that nobody states, or a value set on one side and only supposed on the other."""
+    """Equal, and yet not held: a budget that nobody states, a value that the text does not set, or one only supposed on a side."""
     if name == "draft_budget" and one.value is None and is_swapped(a, b):
         return Difference(name, "unknown", one, two, one.where, "state the budget of both")
+    if isinstance(one.value, str) and (unset := UNSET.search(one.value)):
+        why = f"{one.where}: the text does not set {unset.group()}, so each side may have its own"
+        return Difference(name, "unknown", one, two, why, f"write the value of {unset.group()}")
     if {one.origin, two.origin} == {"stated", "supposed"} and one.value is not None:
         return Difference(
             name, "confounder", one, two, ONE_SIDE_NO_RELEASE, one_sided(name, one, "a" if one.origin == "supposed" else "b")

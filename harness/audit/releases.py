@@ -1,4 +1,4 @@
-"""Whether a range of releases, as a rig states it, holds a release, as a command states it."""
+"""Whether two releases are one, or a range of them, as a rig states it, holds one, as a command states it."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 
 Numbers = tuple[int, ...]
 BOUND = re.compile(r"(>=|<=|==|<|>)([\d.]+)")
+RELEASE = re.compile(r"v?\d+(?:\.\d+)+")
 HOLDS: Mapping[str, Callable[[Numbers, Numbers], bool]] = {
     ">=": operator.ge,
     "<=": operator.le,
@@ -24,6 +25,13 @@ def is_within(one: str, two: str) -> bool:
         if all(bounds) and re.match(r"\d", release):
             return all(HOLDS[bound[1]](_numbers(release), _numbers(bound[2])) for bound in bounds if bound)
     return False
+
+
+def is_same(one: str, two: str) -> bool:
+    """Whether two texts name one release: `0.33` and `v0.33.0` do; what is no row of numbers must be equal as text."""
+    if one == two:
+        return True
+    return all(RELEASE.fullmatch(text) for text in (one, two)) and _numbers(one) == _numbers(two)
 
 
 def _numbers(release: str) -> Numbers:

@@ -1,7 +1,7 @@
 """Shell text to simple commands: words, environment and what was assigned before, without running anything.
 
-Understood: quotes, backslashes, line continuations, comments, `NAME=value command`, `export`, `env`, variables that the text
-itself sets, redirections, and commands in a row (`;`, `&&`, `|`, `&`, new lines). A substitution such as `$(nproc)`, or a
+Understood: quotes, backslashes, line continuations, comments, `NAME=value command`, `export`, `unset`, `env`, variables that the
+text itself sets, `${NAME:-otherwise}`, redirections, and commands in a row (`;`, `&&`, `|`, `&`, new lines). A substitution such as `$(nproc)`, or a
 variable that the text does not set, stays as it is written.
 """
 
@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 VARIABLE = re.compile(r"\$(?:\{([A-Za-z_]\w*)\}|([A-Za-z_]\w*))")
+OTHERWISE = re.compile(r"\$\{([A-Za-z_]\w*)(:?)([-=])([^${}`\"']*)\}")
 OPERATORS = ";&|\n()"
 
 
@@ -34,6 +35,11 @@ def commands(text: str) -> list[Command]:
             assigned.update(pairs(words[1:])[0])
             exported.update(word.partition("=")[0] for word in words[1:])
             continue
+        if words[0] == "unset":
+            for name in words[1:]:
+                assigned.pop(name, None)
+                exported.discard(name)
+            continue
         own, rest = pairs(words)
         if rest:
             outside = {name: value for name, value in assigned.items() if name in exported}
@@ -53,7 +59,7 @@ def pairs(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
     return found, []
 
 
-def _simple(text: str, assigned: Mapping[str, str]) -> Iterator[list[str]]:
+def _simple(text: str, assigned: dict[str, str]) -> Iterator[list[str]]:
     """Word lists between operators. `assigned` is read as the text goes on, so a later word sees an earlier assignment."""
     words: list[str] = []
     reader = _Reader(text, assigned)
@@ -71,7 +77,7 @@ def _simple(text: str, assigned: Mapping[str, str]) -> Iterator[list[str]]:
 class _Reader:
     """Words of one text from left to right. What `was_` tells is of the word read last."""
 
-    def __init__(self, text: str, assigned: Mapping[str, str]) -> None:
+    def __init__(self, text: str, assigned: dict[str, str]) -> None:
         self.text = text
         self.at = 0
         self.assigned = assigned
@@ -160,6 +166,9 @@ class _Reader:
             name = found[1] or found[2]
             self.was_expanded |= name in self.assigned
             return self.assigned.get(name, found.group())
+        if found := OTHERWISE.match(self.text, self.at):
+            self.at, self.was_expanded = found.end(), True
+            return self._otherwise(*found.groups())
         if self.text.startswith(("$(", "${", "`"), self.at):
             closing = {"$(": ")", "${": "}"}.get(self.text[self.at : self.at + 2], "`")
             end = self._closing(closing, self.at + (0 if closing == "`" else 1))
@@ -167,6 +176,15 @@ class _Reader:
             return inside
         self.at += 1
         return self.text[self.at - 1]
+
+    def _otherwise(self, name: str, colon: str, sign: str, otherwise: str) -> str:
+        """`${NAME-x}` is x where the text does not set NAME, `:-` also where it is empty; `=` sets it too."""
+        value = self.assigned.get(name)
+        if value is None or (colon and not value):
+            value = otherwise
+            if sign == "=":
+                self.assigned[name] = value
+        return value
 
     def _closing(self, closing: str, start: int) -> int:
         end = self.text.find(closing, start + 1)

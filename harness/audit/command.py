@@ -111,6 +111,8 @@ def _from_env(table: FlagTable, env: Mapping[str, str], given: Sequence[Given]) 
         if variable in env:
             on = env[variable].lower() in ("1", "true", "on", "enabled", "yes")
             found.append(Given(flag, on if kinds[flag] in ("store", "switch") else env[variable], variable))
+    off = [Given(flag, False, variable) for variable, flag in table.off_env().items() if variable in env]
+    found = [*(one for one in found if one.name not in {one.name for one in off}), *off]
     named = {one.name for one in given}
     return [one for one in found if one.name not in named]
 
@@ -138,7 +140,7 @@ def _facts(launch: Launch, flags: Mapping[str, Given]) -> dict[str, Fact]:
     facts.update(winning(engine, plain))
     for name in nested.keys() - {*JSON_FLAGS, "speculative-config"}:
         facts.update(json_facts(engine, name, nested[name], f"--{name}"))
-    skipped = flag_table(engine).env
+    skipped = {*flag_table(engine).env, *flag_table(engine).off_env()}
     facts.update(env_facts(engine, {name: value for name, value in launch.env.items() if name not in skipped}))
     facts.update(getattr(speculation, engine)(flags, nested, launch.env))
     return facts

@@ -45,6 +45,11 @@ class FlagTable(Model):
     methods: tuple[str, ...] = ()
     speculation_keys: tuple[str, ...] = ()
 
+    def off_env(self) -> dict[str, str]:
+        """Variables that switch a flag off by being set at all, as llama.cpp reads them: LLAMA_ARG_NO_... of a negated flag."""
+        off = set(self.negated.values())
+        return {name.replace("ARG_", "ARG_NO_", 1): flag for name, flag in self.env.items() if flag in off}
+
     def kinds(self) -> dict[str, Kind]:
         names: tuple[Kind, ...] = ("value", "store", "switch", "list", "optional", "two")
         return {name: kind for kind in names for name in getattr(self, kind)}

@@ -37,7 +37,7 @@ def vllm(flags: Mapping[str, Given], nested: Mapping[str, Mapping[str, Any]], en
 def _vllm_config(config: dict[str, Any], token: str) -> Facts:
     facts = {"method": _vllm_method(config, token)}
     if (budget := config.pop("num_speculative_tokens", None)) is not None:
-        facts["draft_budget"] = Fact(number(str(budget), f"{token} num_speculative_tokens"), "stated", token)
+        facts["draft_budget"] = Fact(_count(budget, f"{token} num_speculative_tokens"), "stated", token)
     else:
         facts["draft_budget"] = Fact(None, "default", "the drafter's checkpoint decides")
     if (model := config.pop("model", None)) is not None:
@@ -67,6 +67,14 @@ def _vllm_method(config: dict[str, Any], token: str) -> Fact:
     if method == "draft_model" and (named := next((family for part, family in VLLM_NAMES.items() if part in model), None)):
         return Fact(named, "implied", NAMED)
     return Fact("mtp" if method.endswith("mtp") else "ngram" if method == "ngram_gpu" else method, "stated", token)
+
+
+def _count(value: object, token: str, least: int = 1) -> int:
+    """A whole number of tokens or steps. Raises ValueError that names the token."""
+    found = number(str(value), token)
+    if not isinstance(found, int) or found < least:
+        raise ValueError(f"{token}: {value} is no count; give a whole number, {least} or more")
+    return found
 
 
 def _synthetic(config: dict[str, Any]) -> Scalar:
@@ -145,7 +153,7 @@ def _sglang_budget(algorithm: str, flags: Mapping[str, Given]) -> Facts:
 
     def of(name: str) -> int | None:
         given = flags.get(f"speculative-{name}")
-        return None if given is None else int(number(str(given.value), given.token))
+        return None if given is None else _count(given.value, given.token)
 
     tokens, steps, width = of("num-draft-tokens"), of("num-steps"), of("eagle-topk")
     if algorithm == "DSPARK" and (block := of("dspark-block-size")):
@@ -184,6 +192,7 @@ LLAMA_METHODS = {
     "draft-dspark": "dspark",
 }
 LLAMA_DEFAULT = "ngram-mod"  # what --spec-default chooses
+LLAMA_BUDGET = ("spec-draft-n-max", 3)
 LLAMA_BUDGETS = {"ngram-mod": ("spec-ngram-mod-n-max", 64), "ngram-simple": ("spec-ngram-simple-size-m", 48)}
 
 
@@ -199,21 +208,24 @@ def llama_cpp(flags: Mapping[str, Given], nested: Mapping[str, Mapping[str, Any]
         return {"method": Fact("auto", "implied", why), **_llama_budget(flags, "")}
     method = "+".join("ngram" if kind.startswith("ngram") else LLAMA_METHODS.get(kind, kind) for kind in types)
     facts = {"method": Fact(method, "stated", given.token), **_llama_budget(flags, types[0])}
-    if types[0].startswith("ngram"):
-        facts["draft_options.kind"] = Fact(types[0], "stated", given.token)
-    return facts
+    if kinds := [kind for kind in types if kind.startswith("ngram")]:
+        facts["draft_options.kind"] = Fact("+".join(kinds), "stated", given.token)
+    first, *rest = (LLAMA_BUDGETS.get(kind, LLAMA_BUDGET)[0] for kind in types)
+    others = [flags[name] for name in rest if name in flags and name != first]
+    return facts | {f"draft_options.{one.name}": Fact(_count(one.value, one.token, 0), "stated", one.token) for one in others}
 
 
 def _llama_types(flags: Mapping[str, Given]) -> list[str]:
+    """The types that are asked for, sorted: their order is no choice. The budget is that of the first."""
     given, default = flags.get("spec-type"), flags.get("spec-default")
     types = str(given.value).replace(",", " ").split() if given else []
-    return [part for part in (*types, *([LLAMA_DEFAULT] if default and default.value else [])) if part != "none"]
+    return sorted({*types, *([LLAMA_DEFAULT] if default and default.value else [])} - {"none"})
 
 
 def _llama_budget(flags: Mapping[str, Given], kind: str) -> Facts:
-    name, default = LLAMA_BUDGETS.get(kind, ("spec-draft-n-max", 3))
+    name, default = LLAMA_BUDGETS.get(kind, LLAMA_BUDGET)
     removed = flags.get("draft")
     given = flags.get(name) or removed
     if given is None:
         return {"draft_budget": Fact(default, "default", f"--{name} of b11434")}
-    return {"draft_budget": Fact(number(str(given.value), given.token), "stated", given.token)}
+    return {"draft_budget": Fact(_count(given.value, given.token, least=0), "stated", given.token)}

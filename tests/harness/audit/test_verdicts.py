@@ -1,5 +1,7 @@
 """What two launch commands that differ in one thing are told: the verdict, and the factor that it names."""
 
+import re
+
 import pytest
 
 from harness.audit.command import from_command
@@ -315,3 +317,66 @@ def test_a_variable_that_neither_text_sets_is_named_and_leaves_the_verdict_open(
     (told,) = found.differences
     assert (found.verdict, told.factor, told.kind) == ("UNKNOWN", factor, "unknown")
     assert token in told.why and words.split()[0] in told.why
+
+
+@pytest.mark.parametrize("value", ["1", "true", "0", ""])
+@pytest.mark.parametrize("name", ["CACHE_PROMPT", "KV_OFFLOAD", "CONT_BATCHING", "JINJA", "REPACK", "CONTEXT_SHIFT"])
+def test_a_negated_variable_of_llama_cpp_is_the_negated_flag(name, value):
+    variable, flag = f"LLAMA_ARG_NO_{name}={value} {LLAMA}", f"{LLAMA} --no-{name.lower().replace('_', '-')}"
+    found = audit(from_command(variable, "b11434"), from_command(flag, "b11434"))
+    assert (found.verdict, found.differences) == ("CONTROLLED", ())
+    assert audit(from_command(variable, "b11434"), from_command(LLAMA, "b11434")).verdict == "CONFOUNDED"
+
+
+def test_the_command_line_wins_over_a_negated_variable_too():
+    assert from_command(f"LLAMA_ARG_NO_CACHE_PROMPT=1 {LLAMA} --cache-prompt").value("prefix_cache") is True
+    assert from_command(f"LLAMA_ARG_NO_CACHE_PROMPT=1 LLAMA_ARG_CACHE_PROMPT=1 {LLAMA}").value("prefix_cache") is False
+    assert from_command(f"LLAMA_ARG_NO_HOST=1 {LLAMA}").value("flag.no-host") is True
+
+
+@pytest.mark.parametrize(
+    ("one", "two"),
+    [
+        ("--spec-type draft-mtp,ngram-mod", "--spec-type ngram-mod,draft-mtp"),
+        ("--spec-type draft-mtp,ngram-mod", "--spec-type ngram-mod --spec-type draft-mtp"),
+        ("--spec-type ngram-simple,ngram-mod", "--spec-type ngram-mod,ngram-simple"),
+        ("--spec-type ngram-mod,ngram-mod", "--spec-type ngram-mod"),
+    ],
+)
+def test_several_types_of_llama_cpp_are_one_set(one, two):
+    found = audited(f"{LLAMA} {one} --spec-draft-n-max 5", f"{LLAMA} {two} --spec-draft-n-max 5")
+    assert (found.verdict, found.differences) == ("CONTROLLED", ())
+
+
+@pytest.mark.parametrize(
+    ("one", "two"),
+    [
+        ("--spec-type draft-mtp,ngram-mod", "--spec-type draft-mtp,ngram-simple"),
+        ("--spec-type draft-mtp,ngram-mod", "--spec-type draft-mtp,ngram-mod --spec-ngram-mod-n-max 16"),
+    ],
+)
+def test_what_the_second_type_is_told_is_seen(one, two):
+    for found in both_ways(f"{LLAMA} {one}", f"{LLAMA} {two}"):
+        assert found.differences
+
+
+@pytest.mark.parametrize("count", ["8.5", "0", "-1", "some"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        f"{SGLANG} --speculative-algorithm DFLASH --speculative-num-draft-tokens=",
+        f"{SGLANG} --speculative-algorithm DSPARK --speculative-dspark-block-size=",
+        f"{SGLANG} --speculative-algorithm EAGLE3 --speculative-num-steps=",
+        f"{SGLANG} --speculative-algorithm EAGLE3 --speculative-eagle-topk=",
+        f"{VLLM} --spec-method mtp --spec-tokens=",
+        f"{VLLM} -sc.method=mtp -sc.num_speculative_tokens=",
+    ],
+)
+def test_a_budget_that_is_no_count_is_refused(words, count):
+    with pytest.raises(ValueError, match=re.escape(count)):
+        from_command(f"{words}{count}")
+
+
+def test_half_a_draft_is_refused_by_llama_cpp_too():
+    with pytest.raises(ValueError, match=r"8\.5"):
+        from_command(f"{LLAMA} --spec-type draft-mtp --spec-draft-n-max 8.5")

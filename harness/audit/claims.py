@@ -34,12 +34,11 @@ def _of(claim: Claim, published: Published, arms: dict[str, Account]) -> Iterato
         for number in (claim.acceptance_length, claim.acceptance_rate, claim.speedup, claim.tok_s)
     )
     budget = account.value("draft_budget")
-    exact = claim.bound is None
     found = [
         arithmetic.length_outside_budget(length, budget) if length and isinstance(budget, int) else None,
         arithmetic.rate_outside_share(rate) if rate else None,
         arithmetic.anchor_in_rate(length, rate, budget) if length and rate and isinstance(budget, int) else None,
-        arithmetic.speedup_mismatch(speedup, tok_s, base) if speedup and tok_s and base and exact else None,
+        arithmetic.speedup_mismatch(speedup, tok_s, base, claim.bound) if speedup and tok_s and base else None,
         arithmetic.rate_as_gain(printed(claim.gain), rate, _ratio(tok_s, base)) if claim.gain is not None and rate else None,
         _over(claim, account, arms),
     ]
@@ -61,8 +60,11 @@ def _averages(claim: Claim, published: Published) -> Iterator[Mistake | None]:
     for measure in MEASURES:
         stated, parts = getattr(claim, measure), _parts(claim, published, measure)
         if stated is not None and len(parts) == int(next(filter(None, count.groups()))):
-            ends = stated if isinstance(stated, tuple) else (stated,)
-            yield from (arithmetic.average_outside_parts(printed(end), parts, equal_weights=is_mean) for end in ends)
+            if isinstance(stated, tuple) and not is_mean:
+                yield arithmetic.range_of_parts((printed(min(stated)), printed(max(stated))), parts)
+            else:
+                ends = stated if isinstance(stated, tuple) else (stated,)
+                yield from (arithmetic.average_outside_parts(printed(end), parts, equal_weights=is_mean) for end in ends)
 
 
 def _parts(claim: Claim, published: Published, measure: Measure) -> list[Printed]:

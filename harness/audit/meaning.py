@@ -17,7 +17,9 @@ from harness.config import Model
 
 HIDDEN = "(hidden)"
 # Names of variables that hold a secret end so; `..._TOKEN_THRESHOLD` holds a number.
-SECRET_ENV = re.compile(r"(?:.*_)?(?:TOKEN|SECRET(?:_ACCESS)?(?:_KEY)?|PASSWORD|PASSWD|API_?KEY|ACCESS_KEY(?:_ID)?)", re.IGNORECASE)
+SECRET_ENV = re.compile(
+    r"(?:.*_)?(?:TOKEN|SECRET(?:_ACCESS)?(?:_KEY)?|PASSWORD|PASSWD|API_?KEY|ACCESS_KEY(?:_ID)?)", re.IGNORECASE
+)
 HARMLESS_ENV = (
     "HF_HOME",
     "HF_HUB_OFFLINE",

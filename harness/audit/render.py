@@ -27,7 +27,9 @@ def sentence(audit: Audit) -> str:
         case "UNKNOWN":
             return f"{moved or 'nothing'} moved; whether it is the only change cannot be told: {unknown}"
         case "IMPLIED":
-            return f"{moved or 'nothing that a side states'} moved, and {'with it' if moved else 'yet'} the engine moves {implied}"
+            return (
+                f"{moved or 'nothing that a side states'} moved, and {'with it' if moved else 'yet'} the engine moves {implied}"
+            )
     scope = next((SCOPE[side.source] for side in (audit.a, audit.b) if side.source in SCOPE), "")
     return (f"only {moved} moved" if moved else "nothing moved") + scope
 

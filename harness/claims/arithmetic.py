@@ -21,6 +21,8 @@ Check = Literal[
     "total_mismatch",
     "beyond_bandwidth",
 ]
+Bound = Literal["up to", "over", "about"]
+ABOUT = 0.1
 CHECKS: dict[Check, str] = {
     "speedup_mismatch": "the speedup does not follow from its own tokens per second",
     "rate_as_gain": "a share of accepted drafts is told as a gain in speed",
@@ -82,13 +84,20 @@ def printed(number: str | float | tuple[float, float]) -> Printed:
     return Printed(float(text) - half, float(text) + half)
 
 
-def speedup_mismatch(speedup: Printed, tok_s: Printed, baseline_tok_s: Printed) -> Mistake | None:
-    """The ratio of the two rates, within the rounding of all three."""
+def speedup_mismatch(speedup: Printed, tok_s: Printed, baseline_tok_s: Printed, bound: Bound | None = None) -> Mistake | None:
+    """The ratio of the two rates, within the rounding of all three. A speedup with a bound may say less, not more than that."""
     low, high = tok_s.low / baseline_tok_s.high, tok_s.high / max(baseline_tok_s.low, 1e-9)
-    if _overlap(speedup, Printed(low, high)):
+    if _overlap(_meant(speedup, bound, high), Printed(low, high)):
         return None
     text = f"{tok_s} over {baseline_tok_s} tok/s is {low:.3f} to {high:.3f}, printed {speedup}"
     return Mistake("speedup_mismatch", text)
+
+
+def _meant(speedup: Printed, bound: Bound | None, ratio: float) -> Printed:
+    """What a printed speedup allows: `about` is a tenth to either side, `up to` and `over` anything that is not less than it."""
+    if bound == "about":
+        return Printed(speedup.low * (1 - ABOUT), speedup.high * (1 + ABOUT))
+    return speedup if bound is None else Printed(speedup.low, max(speedup.high, ratio))
 
 
 def rate_as_gain(gain: Printed, rate: Printed, ratio: Printed | None = None) -> Mistake | None:
@@ -154,6 +163,15 @@ def average_outside_parts(average: Printed, parts: Sequence[Printed], equal_weig
     return Mistake(
         "average_outside_parts", f"printed {average}; the {kind} of its {n} parts is {reach.low:.3f} to {reach.high:.3f}"
     )
+
+
+def range_of_parts(stated: tuple[Printed, Printed], parts: Sequence[Printed]) -> Mistake | None:
+    """A range ends at its smallest and its largest part, within the rounding of both. `parts` are all that it is over."""
+    spans = [Printed(end(p.low for p in parts), end(p.high for p in parts)) for end in (min, max)]
+    if all(_overlap(*pair) for pair in zip(stated, spans, strict=True)):
+        return None
+    text = f"printed {stated[0]} to {stated[1]}; its {len(parts)} parts span {spans[0]} to {spans[1]}"
+    return Mistake("average_outside_parts", text)
 
 
 def weighted_total(scores: Mapping[str, float], weights: Mapping[str, float]) -> float:

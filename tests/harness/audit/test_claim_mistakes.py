@@ -76,6 +76,24 @@ SEEDED: dict[str, tuple[str, str, str]] = {
         f"{PARTS}; {{row: seed:9, arm: mtp, task: range over 3 tasks, concurrency: 1, speedup: [1.96, 2.95]}}",
         f"{PARTS}; {{row: seed:9, arm: mtp, task: range over 3 tasks, concurrency: 1, speedup: [1.96, 2.59]}}",
     ),
+    "a range that is narrower than its parts": (
+        "average_outside_parts",
+        f"{PARTS}; {{row: seed:9, arm: mtp, task: range over 3 tasks, concurrency: 1, speedup: [2.00, 2.30]}}",
+        f"{PARTS}; {{row: seed:9, arm: mtp, task: range over 3 tasks, concurrency: 1, speedup: [2.0, 2.6]}}",
+    ),
+    "a range that is narrower at its upper end": (
+        "average_outside_parts",
+        f"{PARTS}; {{row: seed:9, arm: mtp, task: range over 3 tasks, acceptance_length: [3.74, 4.72]}}",
+        f"{PARTS}; {{row: seed:9, arm: mtp, task: range over 3 tasks, acceptance_length: [3.74, 5.02]}}",
+    ),
+    **{
+        f"a speedup of {bound} {right} and more than its rates give": (
+            "speedup_mismatch",
+            f"{PLAIN}; {{{ONE}, tok_s: 153.1, speedup: 5.22, bound: {bound}}}",
+            f"{PLAIN}; {{{ONE}, tok_s: 153.1, speedup: {right}, bound: {bound}}}",
+        )
+        for bound, right in (("about", 2.3), ("about", 2), ("up to", 2.22), ("up to", 2.2), ("over", 2), ("over", 2.22))
+    },
 }
 
 

@@ -79,7 +79,7 @@ def _base(fact: Fact) -> str:
 
 
 def _equal(name: str, a: Account, b: Account, one: Fact, two: Fact) -> Difference | None:
-    """Equal, and yet not held: a budget that nobody states, a value that the text does not set, or one only supposed on a side."""
+    """Equal, and yet not held: a budget that nobody states, a value that no text sets, or one only supposed on a side."""
     if name == "draft_budget" and one.value is None and is_swapped(a, b):
         return Difference(name, "unknown", one, two, one.where, "state the budget of both")
     if isinstance(one.value, str) and (unset := UNSET.search(one.value)):

@@ -1,8 +1,8 @@
 """Shell text to simple commands: words, environment and what was assigned before, without running anything.
 
-Understood: quotes, backslashes, line continuations, comments, `NAME=value command`, `export`, `unset`, `env`, variables that the
-text itself sets, `${NAME:-otherwise}`, redirections, and commands in a row (`;`, `&&`, `|`, `&`, new lines). A substitution such as `$(nproc)`, or a
-variable that the text does not set, stays as it is written.
+Understood: quotes, backslashes, line continuations, comments, `NAME=value command`, `export`, `unset`, `env`, variables that
+the text itself sets, `${NAME:-otherwise}`, redirections, and commands in a row (`;`, `&&`, `|`, `&`, new lines). A substitution
+such as `$(nproc)`, or a variable that the text does not set, stays as it is written.
 """
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ NAMED = "vLLM tells the method by the drafter's name; state it"
 
 
 def _vllm_method(config: dict[str, Any], token: str) -> Fact:
-    """The family as vLLM resolves it; a model without a method is what its name says, n-gram by its old name, or a draft model."""
+    """The family as vLLM resolves it; a model without a method is what its name says, or a draft model."""
     method, model = str(config.pop("method", None) or "draft_model"), str(config.get("model", "")).lower()
     if method == "draft_model" and model in ("ngram", "[ngram]"):
         return Fact("ngram", "stated", token)

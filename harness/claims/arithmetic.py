@@ -85,7 +85,7 @@ def printed(number: str | float | tuple[float, float]) -> Printed:
 
 
 def speedup_mismatch(speedup: Printed, tok_s: Printed, baseline_tok_s: Printed, bound: Bound | None = None) -> Mistake | None:
-    """The ratio of the two rates, within the rounding of all three. A speedup with a bound may say less, not more than that."""
+    """The ratio of the two rates, within the rounding of all three. A speedup with a bound may not say more than that."""
     low, high = tok_s.low / baseline_tok_s.high, tok_s.high / max(baseline_tok_s.low, 1e-9)
     if _overlap(_meant(speedup, bound, high), Printed(low, high)):
         return None
@@ -94,7 +94,7 @@ def speedup_mismatch(speedup: Printed, tok_s: Printed, baseline_tok_s: Printed, 
 
 
 def _meant(speedup: Printed, bound: Bound | None, ratio: float) -> Printed:
-    """What a printed speedup allows: `about` is a tenth to either side, `up to` and `over` anything that is not less than it."""
+    """What a printed speedup allows: `about` a tenth to either side, `up to` and `over` anything that is not less than it."""
     if bound == "about":
         return Printed(speedup.low * (1 - ABOUT), speedup.high * (1 + ABOUT))
     return speedup if bound is None else Printed(speedup.low, max(speedup.high, ratio))

@@ -87,8 +87,8 @@ class Drafter(Protocol):
     state does not exist yet. A drafter rolls back its own speculative state.
 
     A class may have `check_options(options)`: it raises ValueError (`options.NAME: what; what to do`) before anything is
-    loaded, so that a rig's mistake is told when the run is planned and not by a process that dies. So may
-    `check_checkpoint(folder, budget)` for what a folder's config.json says (`draft_budget: what; what to do`).
+    loaded, so that a rig's mistake is told when the run is planned and not by a process that dies. What a checkpoint is, a plan
+    finds out by building the drafter on the `meta` device (`drafters.outline`): a constructor looks at no value of its weights.
     """
 
     taps: tuple[Tap, ...]

@@ -146,7 +146,7 @@ class DenseTarget:
         self.final_norm = RmsNorm(weights["model.norm.weight"], self.config.eps)
         own_head = None if self.config.tied else weights.optional("lm_head.weight")
         self._head = Linear(self._embedding_VH if own_head is None else own_head)
-        self._head_is_a_copy = own_head is not None or self._head.packed
+        self.head_is_a_copy = own_head is not None or self._head.packed
 
     @torch.inference_mode()
     def forward(
@@ -263,7 +263,7 @@ class DenseTarget:
 
     def memory(self) -> dict[str, int]:
         """Bytes of weights (a packed tied head is a second copy and counts) and of cache; `kv_tokens` that requests may use."""
-        head = self._head.bytes if self._head_is_a_copy else 0
+        head = self._head.bytes if self.head_is_a_copy else 0
         weights = self._embedding_VH.nbytes + head + self.final_norm.bytes + sum(layer.bytes for layer in self.layers)
         return {"weights": weights, "kv": self.cache.bytes, "kv_tokens": self.slots * self.max_length}
 

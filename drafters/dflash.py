@@ -22,7 +22,7 @@ from torch import Tensor
 
 from drafters.block_cache import BlockCache
 from drafters.contract import Draft, Tap, Target
-from drafters.dflash_config import DFlashConfig, check_budget, trained_block
+from drafters.dflash_config import DFlashConfig, check_budget
 from drafters.dflash_network import DFlashNetwork
 from drafters.drafter_checkpoint import DrafterWeights, check_fits, load_into, read_drafter_config
 from drafters.layers import Linear
@@ -75,10 +75,6 @@ class DFlashDrafter:
         for name in sorted(set(options) - cls.options):
             known = ", ".join(sorted(cls.options)) or "none"
             raise ValueError(f"options.{name}: {cls.__name__} has no such option; known: {known}")
-
-    @classmethod
-    def check_checkpoint(cls, folder: str, budget: int) -> None:
-        check_budget(budget, *trained_block(read_drafter_config(folder), cls.anchor_first))
 
     def build(self, raw: Mapping[str, Any], target_layers: int) -> DFlashNetwork:
         """The network of a flat config, to be filled."""
@@ -155,6 +151,6 @@ def read_vocabulary(target: Target, weights: DrafterWeights, config: DFlashConfi
     table = target.embedding if embedding is None else embedding
     if config.mask_token >= len(table):
         raise ValueError(f"config.json: mask_token_id {config.mask_token} is outside the vocabulary of {len(table)} tokens")
-    ids = None if offsets is None else torch.arange(rows, device=target.device) + offsets
+    ids = None if offsets is None else torch.arange(rows, device=offsets.device) + offsets
     own = sum(tensor.nbytes for tensor in (embedding, head, offsets) if tensor is not None)
     return Vocabulary(table, target.head if head is None else Linear(head), ids, own)

@@ -91,12 +91,6 @@ def family_size(raw: Mapping[str, Any], key: str, default: int | None = None) ->
     return size_of({key: value_of(raw, key)}, key, default)
 
 
-def trained_block(raw: Mapping[str, Any], anchor_first: bool) -> tuple[int, int]:
-    """(slots of a block, the most drafts from it) of a flat config: what can be said without the target."""
-    block = family_size(raw, "block_size", _DEFAULT_BLOCK)
-    return block, most_drafts(block, bool(value_of(raw, "sample_from_anchor", anchor_first)))
-
-
 def most_drafts(block: int, sample_from_anchor: bool) -> int:
     """Of a block of the trained size: one per slot, none from the anchor's where that predicts nothing."""
     return block if sample_from_anchor else block - 1

@@ -7,6 +7,7 @@ the architecture, and what the driver, activations and graphs take is the rig's 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -119,12 +120,31 @@ def _of_folder(folder: Path) -> Needs | None:
 
 def tensor_bytes(file: Path) -> Iterator[int]:
     """Bytes of every tensor of a safetensors file, from its header (an 8-byte length, then JSON); no weight is read."""
+    for entry in _entries(file):
+        start, end = entry["data_offsets"]
+        yield end - start
+
+
+def _entries(file: Path) -> Iterator[Mapping[str, Any]]:
+    """`dtype`, `shape` and `data_offsets` of every tensor."""
     with file.open("rb") as stream:
         header: dict[str, Any] = json.loads(stream.read(int.from_bytes(stream.read(8), "little")))
-    for name, entry in header.items():
-        if name != "__metadata__":
-            start, end = entry["data_offsets"]
-            yield end - start
+    yield from (entry for name, entry in header.items() if name != "__metadata__")
+
+
+def served_bytes(folder: Path, float_bytes: int) -> int | None:
+    """Bytes of a folder's tensors once loaded with floats of so many bytes each; null without safetensors files.
+
+    Integers and packed weights stay as they are stored.
+    """
+    files = sorted(folder.glob("*.safetensors"))
+    return sum(_served(entry, float_bytes) for file in files for entry in _entries(file)) if files else None
+
+
+def _served(entry: Mapping[str, Any], float_bytes: int) -> int:
+    start, end = entry["data_offsets"]
+    stored: int = end - start
+    return math.prod(entry["shape"]) * float_bytes if entry["dtype"] in ("F64", "F32", "F16", "BF16") else stored
 
 
 def kv_bytes_per_token(text: Mapping[str, Any]) -> int:

@@ -24,7 +24,7 @@ from harness.asked import Prompts
 from harness.awake import cores_awake
 from harness.compose import load_dotted
 from harness.config import Run
-from harness.engines.base import Engine, EngineError
+from harness.engines.base import Engine, EngineError, RefusedError
 from harness.folders import telling_full
 from harness.processes import kill
 from harness.progress import RunProgress
@@ -96,7 +96,8 @@ async def _serve_all(session: Session, todo: Sequence[tuple[Serving, Sequence[Ce
             try:
                 await serve(session, planned, cells)
             except EngineError as error:
-                kept = f"complete cells are in {session.store.folder}, the same command resumes"
+                kept = f"complete cells are in {session.store.folder}"
+                kept += "" if isinstance(error, RefusedError) else ", the same command resumes"
                 raise EngineError(f"arm {planned.arm_name}, block {planned.block}: {error}; {kept}") from error
 
 

@@ -165,6 +165,10 @@ class DeadEngineError(EngineError):
     """The serving is gone: no later request can succeed. Raised by `generate` instead of one error per request."""
 
 
+class RefusedError(DeadEngineError):
+    """An engine that says why it will never serve what the rig asks for: the same command would end the same way."""
+
+
 class Engine(Protocol):
     """One serving of one arm. Built with `Adapter(run, arm, log_path)`; `stop` is safe to call twice.
 

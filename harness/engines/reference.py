@@ -27,18 +27,29 @@ from harness.engines.base import (
     EngineError,
     Launched,
     Memory,
+    RefusedError,
     Request,
     Scalar,
     Step,
 )
 from harness.engines.chunk_stream import ChunkStream
-from harness.engines.reference_files import resolved_target, target_folder, target_problem
-from harness.engines.reference_plan import command, estimate, missing, pinned, speculation, takes_no_flags, without_drafter
+from harness.engines.reference_files import outlined, resolved_target, served_memory, target_folder, target_problem
+from harness.engines.reference_plan import (
+    command,
+    estimate,
+    missing,
+    no_drafter,
+    pinned,
+    speculation,
+    takes_no_flags,
+    without_drafter,
+)
 from harness.inside import Replay, WidthTime
 
 READY_TIMEOUT_S = 900.0
 STOP_TIMEOUT_S = 5.0
 LINE_LIMIT = 64 << 20
+_REFUSALS = ("ValueError", "FileNotFoundError")  # what a worker raises for a rig that it will not serve
 MEMORY_SOURCE = {
     "weights_bytes": "sum of the target's parameters, packed copies included",
     "drafter_weights_bytes": "sum of the drafter's parameters",
@@ -58,12 +69,13 @@ class ReferenceEngine:
         check_arm(arm)
         takes_no_flags(arm)
         folder = target_folder(run, build=False)
+        drafter = outlined(run, arm, folder)
         return ArmPlan(
             base=(sys.executable, *command(run, str(folder or f"<{run.target.name}>"))),
             speculation=tuple(speculation(arm)),
             pinned=pinned(run),
             missing=(*missing(run, target_problem(run), _can_capture(run)), *without_drafter(arm)),
-            memory=estimate(run, arm, folder),
+            memory=estimate(run, folder, served_memory(run, folder), drafter.memory() if drafter else no_drafter(arm)),
         )
 
     @classmethod
@@ -179,7 +191,14 @@ class ReferenceEngine:
         while line := await self._process.stdout.readline():
             self._dispatch(time.monotonic_ns(), json.loads(line))
         await self._process.wait()
-        self._fail_all(DeadEngineError(f"reference engine: {_ending(self._process.returncode)}{self._last_lines()}"))
+        self._fail_all(self._death(self._process.returncode))
+
+    def _death(self, code: int | None) -> DeadEngineError:
+        """What the worker itself says is wrong with what it was given, else how it ended and its last lines."""
+        if (said := last_exception(self._log())) and said[0] in _REFUSALS:
+            return RefusedError(f"reference engine: {said[1]}")
+        told = f"; {': '.join(said)}" if said else self._last_lines()
+        return DeadEngineError(f"reference engine: {_ending(code)}{told}")
 
     def _dispatch(self, arrived_ns: int, message: dict[str, Any]) -> None:
         if "tokens" in message:
@@ -216,10 +235,14 @@ class ReferenceEngine:
         self._process.stdin.write(json.dumps(message, separators=(",", ":")).encode() + b"\n")
 
     def _last_lines(self, count: int = 6) -> str:
-        if not self._log_path.exists() or not self._log_path.stat().st_size:
-            return f"; it wrote nothing to {self._log_path}"
-        lines = self._log_path.read_text(encoding="utf-8", errors="replace").splitlines()[-count:]
-        return "; last log lines: " + " | ".join(line.strip() for line in lines) if lines else ""
+        lines = self._log()[-count:]
+        return "; last log lines: " + " | ".join(line.strip() for line in lines) if lines else f"; {self._log_path} is empty"
+
+    def _log(self) -> list[str]:
+        """Lines of this serving's log; none where it wrote nothing."""
+        if not self._log_path.exists():
+            return []
+        return self._log_path.read_text(encoding="utf-8", errors="replace").splitlines()
 
 
 def _generate_message(request: Request) -> dict[str, Any]:
@@ -235,6 +258,16 @@ def _generate_message(request: Request) -> dict[str, Any]:
         "top_k": sampler.top_k,
         "seed": sampler.seed,
     }
+
+
+def last_exception(log: Sequence[str]) -> tuple[str, str] | None:
+    """(type, message) of the traceback that a log ends in, whose frames are for whoever reads the log; null without one."""
+    starts = [i for i, line in enumerate(log) if line.startswith("Traceback (most recent call last)")]
+    ends = [i for i in range(starts[-1] + 1, len(log)) if not log[i].startswith(" ")] if starts else []
+    if not ends:
+        return None
+    kind, _, message = log[ends[0]].partition(": ")
+    return kind, " ".join(" ".join([message, *log[ends[0] + 1 :]]).split()) or kind
 
 
 def _ending(code: int | None) -> str:
@@ -254,7 +287,7 @@ def _signal_group(pid: int, sign: signal.Signals) -> None:
 
 
 def check_arm(arm: Arm) -> None:
-    """Raises ArmError for a path that is no drafter, and for what the drafter itself says of the options. Loads no weights."""
+    """Raises ArmError for a path that is no drafter, and for what the drafter itself says of the options. Reads no files."""
     if arm.drafter is None:
         if arm.options:
             raise ArmError(f"options.{min(arm.options)}: an arm without a drafter has no options; remove it")
@@ -267,19 +300,8 @@ def check_arm(arm: Arm) -> None:
         raise ArmError(f"drafter: '{arm.drafter}' is no drafter class; arm files name one, such as rigs/arm/ngram.yaml")
     try:
         getattr(drafter, "check_options", lambda options: None)(arm.options)
-        _check_checkpoint(drafter, arm)
     except ValueError as error:
         raise ArmError(str(error)) from None
-
-
-def _check_checkpoint(drafter: type, arm: Arm) -> None:
-    """Raises ValueError for a folder that holds no drafter, and for what its config.json rules out."""
-    if arm.checkpoint is None or not (folder := Path(arm.checkpoint.location)).is_dir():
-        return  # a hub's, or told by the plan as missing
-    if not (folder / "config.json").is_file() or not any(folder.glob("*.safetensors")):
-        where = f"checkpoint.location: '{folder}' has no config.json with *.safetensors beside it"
-        raise ValueError(f"{where}; give the folder of a trained drafter")
-    getattr(drafter, "check_checkpoint", lambda folder, budget: None)(str(folder), arm.draft_budget)
 
 
 def _can_capture(run: Run) -> bool:

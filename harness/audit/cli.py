@@ -34,10 +34,12 @@ def run(args: argparse.Namespace, console: Console) -> int:
     """Audit and print; returns the exit code. Raises ValueError for a side that cannot be read."""
     from harness.audit.compare import audit
     from harness.audit.render import as_json, print_audit
-    from harness.audit.sources import account_of, claim_mistakes
+    from harness.audit.sources import claim_mistakes, side_of
 
-    a = account_of(args.a, args.results, args.version_a)
-    b = account_of(args.b, args.results, args.version_b)
+    a, b = (
+        side_of(side, text, args.results, version)
+        for side, text, version in (("A", args.a, args.version_a), ("B", args.b, args.version_b))
+    )
     found, claims = audit(a, b), claim_mistakes(a, b)
     if args.json:
         print(json.dumps(as_json(found, claims), indent=1))

@@ -7,7 +7,7 @@ the budgets of two drafters; and everything, where two sources are compared.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from harness.audit.account import Account
 from harness.audit.difference import Difference, Kind, difference, why_it_matters
@@ -48,8 +48,22 @@ def audit(a: Account, b: Account) -> Audit:
     names = sorted(a.facts.keys() | b.facts.keys(), key=_place)
     found = {d.factor: d for name in names if (d := difference(name, a, b))}
     found |= {d.factor: d for d in (*_forbidden(a, b), *_unstated(a, b))}
-    differences, only_found = _gathered(list(found.values()))
+    differences, only_found = _gathered([_unread(_misspelt(d, a, b), a, b) for d in found.values()])
     return Audit(a, b, tuple(sorted(differences, key=lambda d: ORDER.index(d.kind))), (*only_found, *_notes(a, b)))
+
+
+def _misspelt(d: Difference, a: Account, b: Account) -> Difference:
+    """A flag that the release does not know is told as such in its own finding, with the name that was probably meant."""
+    told = {**a.strange, **b.strange}.get(d.factor)
+    return replace(d, why=told, remedy="correct the name, or state the release that has it") if told else d
+
+
+def _unread(d: Difference, a: Account, b: Account) -> Difference:
+    """To state a release helps nobody who stated one that has no table: what it moves by itself has to be pinned."""
+    for side, fact in ((a, d.a), (b, d.b)):
+        if side.unread_release and fact is not None and fact.origin == "supposed":
+            return replace(d, remedy=f"pin {d.factor} on both sides: there is no table of {side.unread_release}")
+    return d
 
 
 def _place(name: str) -> tuple[int, str]:

@@ -21,7 +21,6 @@ from harness.control.findings import Finding
 
 Kind = Literal["treatment", "implied", "confounder", "unknown", "note"]
 ENGINE_MOVED = frozenset({"implied", "supposed", "found"})
-ONE_SIDE_NO_RELEASE = "set on one side only, and the release is not stated"
 BY_HAND = "set by hand: the engine did not move it because of the drafter"
 # What the shell would have put in: a variable that the text does not set, or what a program prints.
 UNSET = re.compile(r"\$\{[^}]*\}?|\$\([^)]*\)?|\$[A-Za-z_]\w*|`[^`]*`?")
@@ -86,9 +85,9 @@ def _equal(name: str, a: Account, b: Account, one: Fact, two: Fact) -> Differenc
         why = f"{one.where}: the text does not set {unset.group()}, so each side may have its own"
         return Difference(name, "unknown", one, two, why, f"write the value of {unset.group()}")
     if {one.origin, two.origin} == {"stated", "supposed"} and one.value is not None:
-        return Difference(
-            name, "confounder", one, two, ONE_SIDE_NO_RELEASE, one_sided(name, one, "a" if one.origin == "supposed" else "b")
-        )
+        side: Side = "a" if one.origin == "supposed" else "b"
+        why = _one_side(a if side == "a" else b)
+        return Difference(name, "confounder", one, two, why, one_sided(name, one, side))
     return None
 
 
@@ -96,6 +95,16 @@ def _is_drafts(name: str, a: Account, b: Account) -> bool:
     """Whether a factor is the drafter's: what a release does not know is not, however its name begins."""
     said = [(side.facts[name].where, side.unknown_tokens) for side in (a, b) if name in side.facts]
     return is_draft(name) and not any(where in unknown for where, unknown in said)
+
+
+def _one_side(silent: Account) -> str:
+    return f"set on one side only, and {_no_release(silent)}"
+
+
+def _no_release(*sides: Account) -> str:
+    """Why it is only supposed what an engine moves by itself: nobody says which release it is, or nobody has read that one."""
+    unread = dict.fromkeys(side.unread_release for side in sides if side.unread_release)
+    return f"there is no table of {', '.join(unread)}" if unread else "the release is not stated"
 
 
 def is_swapped(a: Account, b: Account) -> bool:
@@ -116,9 +125,9 @@ def _kind(name: str, a: Account, b: Account, one: Fact, two: Fact) -> tuple[Kind
     if is_draft(name) and "implied" in origins and name in table():
         return ("implied", _rule(one, two)) if is_swapped(a, b) else ("confounder", BY_HAND)
     if origins == {"supposed"}:
-        return "unknown", f"the release is not stated; in the one that was read: {one.where}"
+        return "unknown", f"{_no_release(a, b)}; in the one that was read: {one.where}"
     if "supposed" in origins and "stated" in origins:
-        return "confounder", ONE_SIDE_NO_RELEASE
+        return "confounder", _one_side(a if one.origin == "supposed" else b)
     if is_draft(name) and not _is_drafts(name, a, b):
         return "confounder", "the release does not know it"
     kind = class_of(name)

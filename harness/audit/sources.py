@@ -15,7 +15,33 @@ from harness.config_errors import near
 from harness.published import published_of
 from harness.run_file import places
 
+MODEL = {
+    "vllm": "vllm serve MODEL ...",
+    "sglang": "--model-path MODEL",
+    "llama_cpp": "-m FILE.gguf, or -hf OWNER/NAME",
+}
+MODEL_ELSEWHERE = ("config", "models-dir", "models-preset")  # what such a file or folder holds is not read
 FORMS = "a rig's arm (cpu_smollm2:ngram), a results folder's arm (results/<run>:ngram), a launch command, or a file with one"
+
+
+def side_of(side: str, text: str, results: Path, version: str | None = None) -> Account:
+    """The account of side A or B. Raises ValueError that names the side."""
+    try:
+        if not text.strip():
+            raise ValueError(f"is empty; give {FORMS}")
+        account = account_of(text, results, version)
+        if account.source == "command":
+            _require_model(account)
+    except (ValueError, OSError) as error:
+        raise ValueError(f"side {side}: {error}") from None
+    return account
+
+
+def _require_model(account: Account) -> None:
+    """Raises ValueError for a command that starts a server of no model and names no file or folder that may hold one."""
+    engine = str(account.facts["engine"].value)
+    if "target" not in account.facts and not account.facts.keys() & {f"flag.{name}" for name in MODEL_ELSEWHERE}:
+        raise ValueError(f"'{account.name}' names no model; write {MODEL[engine]}")
 
 
 def account_of(text: str, results: Path, version: str | None = None) -> Account:

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -83,7 +84,7 @@ def judge(config: DictConfig, rig: str, overrides: Sequence[str] = ()) -> Compos
     try:
         run = Run.model_validate(data)
     except ValidationError as error:
-        raise from_pydantic(error, data) from None
+        raise from_pydantic(error, data, partial(_is_interpolation, config)) from None
     check_methods(run)
     check_baselines(run)
     published_of(run)
@@ -95,6 +96,14 @@ def composed_of(run: Run, rig: str, overrides: Sequence[str] = ()) -> ComposedRu
     plain = run.model_dump(mode="json", exclude=None if run.published else {"published"})
     text = yaml.safe_dump(plain, sort_keys=False, allow_unicode=True, width=120)
     return ComposedRun(run, text, config_hash(plain), rig, tuple(overrides))
+
+
+def _is_interpolation(config: DictConfig, path: Sequence[int | str]) -> bool:
+    """Whether the rig writes `${...}` at a path; false for a path that leaves it."""
+    node: Any = config
+    for step in path[:-1]:
+        node = node.get(step) if isinstance(node, DictConfig) and not OmegaConf.is_interpolation(node, str(step)) else None
+    return bool(path) and isinstance(node, DictConfig) and bool(OmegaConf.is_interpolation(node, str(path[-1])))
 
 
 def _resolved(config: DictConfig, rig: str) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
@@ -17,6 +17,7 @@ from harness.config import Model, Run
 SHAPES = {
     "too_short": "should have at least 1 entry",
     "tuple_type": "should be a list, such as [1,8]",
+    "int_from_float": "should be a whole number",
     "model_type": "should be a mapping of keys",
 }
 
@@ -62,9 +63,15 @@ def _short(name: str) -> str:
     return str(path.relative_to(Path.cwd())) if path.is_absolute() and path.is_relative_to(Path.cwd()) else name
 
 
-def from_pydantic(error: ValidationError, data: Mapping[str, Any]) -> ConfigError:
-    """The most telling error first: an unknown key explains the missing one beside it."""
+def from_pydantic(
+    error: ValidationError, data: Mapping[str, Any], is_derived: Callable[[Sequence[int | str]], bool] = lambda path: False
+) -> ConfigError:
+    """The most telling error first: an unknown key explains the missing one beside it.
+
+    `is_derived` tells keys that take their value from another one: nobody set those, and they are not named beside it.
+    """
     found = sorted(error.errors(), key=lambda e: e["type"] != "extra_forbidden")
+    found = [one for one in found if not is_derived(one["loc"])] or found
     lines = list(dict.fromkeys(_judge(dict(one), data) for one in found))
     first = lines[0].split(": ")[0]
     others = dict.fromkeys(key for line in lines[1:] if not first.startswith(key := line.split(": ")[0]))
@@ -73,7 +80,7 @@ def from_pydantic(error: ValidationError, data: Mapping[str, Any]) -> ConfigErro
 
 def _judge(error: Mapping[str, Any], data: Mapping[str, Any]) -> str:
     path = _path(error["loc"], data)
-    key = ".".join(path)
+    key = _shown(path)
     if path == ["arm"]:
         return str(_no_arm(key, []))
     if error["type"] == "extra_forbidden":
@@ -110,7 +117,13 @@ def _join(path: Sequence[str], message: str) -> str:
     field = message.split(":")[0]
     if re.fullmatch(r"\w+", field) and field in _fields(path):
         return ".".join([*path, message])
-    return ": ".join(filter(None, [".".join(path), message]))
+    return ": ".join(filter(None, [_shown(path), message]))
+
+
+def _shown(path: Sequence[str]) -> str:
+    """A path as an override has it; of a plain entry of a list, which no override can name, its place counted from 1."""
+    *before, last = path or [""]
+    return f"{'.'.join(before)}, item {int(last) + 1}" if before and _is_index(last) else ".".join(path)
 
 
 def _fields(path: Sequence[str]) -> list[str]:

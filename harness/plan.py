@@ -119,6 +119,9 @@ def print_plan(plan: Plan, console: Console) -> None:
     console.print(f"config {plan.composed.config_hash[:12]}   runs nothing: this is what [bold]bench[/] would do\n")
     for name, arm in plan.arms.items():
         _print_arm(name, arm, moved_by(run, run.arms[name]) if name in run.arms else {}, console)
+    if all(arm.method == "plain" for arm in run.arms.values()):
+        told = "no arm drafts, so that a run would compare nothing; add one: +arm@arms.ngram=ngram"
+        console.print(f"[yellow]nothing to compare[/]: {told}", soft_wrap=True)
     _print_pinned(run, plan.arms, console)
     _print_schedule(plan, console)
     for item in plan.missing:

@@ -54,6 +54,11 @@ def test_the_plan_shows_base_and_speculation_apart_for_every_arm(monkeypatch: py
     assert "estimate: target weights 3.0 MiB (3145728 bytes), KV capacity 100 tokens" in text
 
 
+def test_a_rig_without_a_drafter_is_said_to_compare_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "nothing to compare: no arm drafts" in _text(_plan(monkeypatch, ["~arms.ngram"]))
+    assert "nothing to compare" not in _text(_plan(monkeypatch, []))
+
+
 def test_the_plan_shows_the_rotated_order_with_the_a_a_arm(monkeypatch: pytest.MonkeyPatch) -> None:
     text = _text(_plan(monkeypatch, ["protocol=claim"]))
     assert "block 0: plain -> ngram -> plain2" in text

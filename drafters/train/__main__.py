@@ -14,16 +14,13 @@ import sys
 
 import torch
 
-from drafters.train.command import run_command
+from drafters.train.command import run_recipe_command
 from drafters.train.fit import Training
 from drafters.train.recipe import read_recipe
 
 
 def main(arguments: list[str]) -> int:
-    if not arguments or arguments[0] in ("-h", "--help"):
-        print(__doc__)
-        return 0 if arguments else 2
-    return run_command(lambda: train(arguments[0], arguments[1:]))
+    return run_recipe_command(__doc__ or "", arguments, lambda: train(arguments[0], arguments[1:]))
 
 
 def train(name: str, overrides: list[str]) -> None:

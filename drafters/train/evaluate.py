@@ -1,6 +1,7 @@
 """Held-out acceptance of a drafter, in the loop that serves it: greedy, chains of one budget, no step shortened by the end.
 
 python -m drafters.train.evaluate RECIPE [key=value ..]     the exported drafter of a recipe, on all held-out prompts
+python -m drafters.train.evaluate dflash out=training/dflash/out
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ import torch
 from drafters.contract import Drafter, Target
 from drafters.loop import Job, Loop
 from drafters.sampling import SamplingParams
+from drafters.train.command import run_recipe_command
+from drafters.train.recipe import read_recipe
 from drafters.train.store import Answer
 
 _RESAMPLES = 2000
@@ -84,14 +87,19 @@ def spread(answers: Sequence[Answer], count: int) -> list[Answer]:
     return [answer for _, _, answer in sorted(ranked, key=lambda r: r[:2])][:count]
 
 
-def main(arguments: list[str]) -> None:
-    from drafters.train.fit import Training  # which imports this module
-    from drafters.train.recipe import read_recipe
+def main(arguments: list[str]) -> int:
+    stopped = "stopped; nothing was evaluated"
+    return run_recipe_command(__doc__ or "", arguments, lambda: evaluate(arguments[0], arguments[1:]), stopped)
 
-    training = Training(read_recipe(arguments[0], arguments[1:]))
-    torch.set_num_threads(training.recipe.threads)
+
+def evaluate(name: str, overrides: list[str]) -> None:
+    from drafters.train.fit import Training  # which imports this module
+
+    recipe = read_recipe(name, overrides)
+    torch.set_num_threads(recipe.threads)
+    training = Training(recipe)
     print(training.summary(training.evaluate_export(final=True)))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    sys.exit(main(sys.argv[1:]))

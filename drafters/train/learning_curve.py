@@ -22,7 +22,7 @@ from pathlib import Path
 
 import torch
 
-from drafters.train.command import run_command
+from drafters.train.command import run_recipe_command
 from drafters.train.fit import Training
 from drafters.train.prompts import ROOT
 from drafters.train.recipe import Recipe, read_recipe
@@ -126,13 +126,10 @@ def updates_a_sequence(points: Iterable[Point]) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    if not arguments or arguments[0] in ("-h", "--help"):
-        print(__doc__)
-        return 0 if arguments else 2
     counts = sorted(int(a) for a in arguments[1:] if a.isdigit())
     overrides = [a for a in arguments[1:] if "=" in a]
     folders = [Path(a) for a in arguments[1:] if not a.isdigit() and a not in overrides]
-    return run_command(lambda: measure(arguments[0], counts, overrides, folders))
+    return run_recipe_command(__doc__ or "", arguments, lambda: measure(arguments[0], counts, overrides, folders))
 
 
 def measure(name: str, counts: Sequence[int], overrides: list[str], folders: Sequence[Path] = ()) -> None:

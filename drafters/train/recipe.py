@@ -53,11 +53,14 @@ class Recipe(BaseModel):
         return json.dumps(self.model_dump(exclude=free), sort_keys=True)
 
 
+def known_recipes() -> str:
+    return ", ".join(sorted(path.stem for path in FOLDER.glob("*.yaml") if path.stem != "base"))
+
+
 def read_recipe(name: str, overrides: list[str]) -> Recipe:
     """Raises ValueError, one line, for an unknown recipe, key or value."""
     if not (FOLDER / f"{name}.yaml").is_file() or name == "base":
-        known = ", ".join(sorted(path.stem for path in FOLDER.glob("*.yaml") if path.stem != "base"))
-        raise ValueError(f"recipe '{name}' is unknown; known are {known}")
+        raise ValueError(f"recipe '{name}' is unknown; known are {known_recipes()}")
     try:
         with initialize_config_dir(str(FOLDER), version_base="1.3"):
             found = OmegaConf.to_container(compose(name, overrides), resolve=True)

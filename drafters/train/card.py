@@ -16,7 +16,7 @@ Trained by `python -m drafters.train {name}` from the recipe `drafters/train/rec
 
 | | |
 |---|---|
-| data | {sequences} sequences of the target's own output, {tokens} answer tokens (`{data}`) |
+| data | {sequences} sequences of the target's own output, {tokens} answer tokens (`{data}`) |{start}
 | updates | {steps} of {batch} sequences ({passes:.1f} passes), {minutes:.0f} min on {threads} CPU thread(s), seed {seed} |
 | final loss | {loss:.3f} nat, mean of the last {rows_of_loss} rows of the curve |
 
@@ -55,6 +55,7 @@ def write_card(training: Training, found: Acceptance) -> None:
         sequences=len(training.sequences.answers),
         tokens=training.tokens,
         data=training.data.out,
+        start=start_row(recipe.initial),
         steps=recipe.steps,
         batch=recipe.batch,
         passes=recipe.steps * recipe.batch / len(training.sequences.answers),
@@ -71,3 +72,10 @@ def write_card(training: Training, found: Acceptance) -> None:
         positions=", ".join(f"{rate:.3f}" for rate in found.positions()),
     )
     (out / "README.md").write_text(text, encoding="utf-8")
+
+
+def start_row(initial: str | None) -> str:
+    """The row of a drafter that was trained already when this training began, or nothing."""
+    return (
+        "" if initial is None else f"\n| start | the trained drafter in `{initial}`; the updates below come on top of its own |"
+    )

@@ -16,6 +16,7 @@ from safetensors.torch import load_file
 from drafters.dense import DenseTarget
 from drafters.eagle3 import Eagle3Drafter
 from drafters.loop import Loop
+from drafters.train.card import write_card
 from drafters.train.data import generate
 from drafters.train.evaluate import Acceptance, spread
 from drafters.train.fit import Training
@@ -131,6 +132,12 @@ def test_the_end_is_a_folder_that_loads_with_a_card_and_a_curve(train, made):
     assert f"{sum(len(a.output_ids) for a in made[1])} answer tokens" in card
     assert (training.out / "curve.png").stat().st_size > 5000
     assert [row["step"] for row in training.curve.read("held_out.csv")] == ["12"]
+    assert "| start |" not in card
+    training.recipe = training.recipe.model_copy(update={"initial": "training/dflash/out"})
+    write_card(training, Acceptance(3, ("chat",), ((1, 2),)))
+    lines = (training.out / "README.md").read_text().splitlines()
+    start = "| start | the trained drafter in `training/dflash/out`; the updates below come on top of its own |"
+    assert lines[lines.index(start) + 1].startswith("| updates | 12 of 3 sequences")
 
 
 def test_a_checkpoint_of_another_recipe_is_refused(train):

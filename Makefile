@@ -77,9 +77,12 @@ gpu-check: $(STAMP) ## the checks that need an NVIDIA GPU (under 8 minutes); say
 drafter-data: $(STAMP) ## answers of the embedded target to the training prompts (hours; resumable): ARGS="--worker 0/2"
 	@$(PY) -m drafters.train.data data/smollm2_135m_620k.yaml $(ARGS)
 
-drafters: $(STAMP) ## train the shipped drafters again from the committed answers (hours; resumable), and evaluate them
-	@for recipe in eagle3 mtp dflash dflash2 dspark xpress; do \
+drafters: $(STAMP) ## train the shipped drafters again from the committed answers (hours; resumable), beside the shipped cards
+	@for recipe in eagle3 mtp dflash; do \
 		$(PY) -m drafters.train $$recipe out=training/$$recipe/out $(ARGS) || exit $$?; \
+	done
+	@for recipe in dflash2 dspark xpress; do \
+		$(PY) -m drafters.train $$recipe out=training/$$recipe/out initial=training/dflash/out $(ARGS) || exit $$?; \
 	done
 
 notebooks: $(STAMP) ## execute notebooks/*.py into .ipynb: make notebooks ARGS=speedup, RESULTS=results/<run>

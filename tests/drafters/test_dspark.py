@@ -18,17 +18,21 @@ from tests.drafters.test_dflash import proposal, rows
 RANK = 6
 
 
-def checkpoint_of() -> tuple[dict[str, Any], dict[str, Tensor]]:
-    config = config_of(1) | {"architectures": ["Qwen3DSparkModel"], "markov_rank": RANK, "enable_confidence_head": True}
+def checkpoint_of(rule: str = "full", vocab: int = V) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    config = config_of(1, rule, vocab) | {
+        "architectures": ["Qwen3DSparkModel"],
+        "markov_rank": RANK,
+        "enable_confidence_head": True,
+    }
     noise = torch.Generator().manual_seed(9)
-    more = {f"markov_head.markov_w{i}.weight": torch.randn((V, RANK), generator=noise) for i in (1, 2)}
+    more = {f"markov_head.markov_w{i}.weight": torch.randn((vocab, RANK), generator=noise) for i in (1, 2)}
     more["confidence_head.proj.weight"] = torch.randn((1, H + RANK), generator=noise) * 0.3
     more["confidence_head.proj.bias"] = torch.tensor([2.0])
     return config, tensors_of(config) | more
 
 
-def made(folder: Path, target: Any = None, **options: Any) -> DSparkDrafter:
-    return DSparkDrafter(target or fake_target(), options, write(folder, *checkpoint_of()))
+def made(folder: Path, target: Any = None, rule: str = "full", vocab: int = V, **options: Any) -> DSparkDrafter:
+    return DSparkDrafter(target or fake_target(), options, write(folder, *checkpoint_of(rule, vocab)))
 
 
 def naive(taps_SM: Tensor, anchor: int, drafts: int) -> tuple[list[int], list[float]]:
@@ -87,8 +91,8 @@ def test_a_drawn_draft_is_drawn_from_the_probabilities_it_carries(tmp_path):
         before = int(draft.tokens_RK[0, k])
 
 
-@pytest.mark.parametrize("options", [{}, {"confidence": 0.6}, {"sample": True, "temperature": 0.7}])
-def test_greedy_output_is_that_of_plain_decoding(checkpoint, tmp_path, options):
+@pytest.mark.parametrize("options", [{"confidence": 0.6}, {"sample": True, "temperature": 0.7}])
+def test_greedy_output_of_cut_and_of_drawn_drafts_is_that_of_plain_decoding(checkpoint, tmp_path, options):
     texts = prompts(6)
     target = DenseTarget(checkpoint("llama")[0], torch.float32, CPU, slots=8, max_length=128)
     out = run(loop(target, made(tmp_path, target, **options), 5), jobs(texts, 12), 6)

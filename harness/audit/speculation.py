@@ -92,6 +92,7 @@ SGLANG_METHODS = {
     "NGRAM": "ngram",
     "DFLASH": "dflash",
     "DSPARK": "dspark",
+    "NEXTN": "mtp",
     "FROZEN_KV_MTP": "mtp",
 }
 
@@ -113,8 +114,8 @@ def sglang(flags: Mapping[str, Given], nested: Mapping[str, Mapping[str, Any]], 
 
 
 def _sglang_method(algorithm: str, flags: Mapping[str, Given]) -> str:
-    """The family of the drafter. NEXTN is another name of EAGLE, which without weights of its own is the target's MTP."""
-    if algorithm not in ("EAGLE", "NEXTN"):
+    """The family of the drafter. EAGLE without weights of its own is the target's MTP, as its other name NEXTN says."""
+    if algorithm != "EAGLE":
         return SGLANG_METHODS.get(algorithm, algorithm.lower())
     return "eagle" if "speculative-draft-model-path" in flags else "mtp"
 

@@ -202,16 +202,57 @@ def _forced(world: World, drafter: Any, blocks: Blocks) -> Blocks:
     return Blocks(**fields | {"token_L": token_L, "before_L": before_L})
 
 
+@pytest.fixture(scope="module")
+def learned(world: World, backbone: str, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Any, ...]]:
+    """`learned(name)`: a member trained once for all tests, its losses, and its exported folder."""
+    made: dict[str, tuple[Any, ...]] = {}
+
+    def once(name: str) -> tuple[Any, ...]:
+        if name not in made:
+            objective = member(world, name, backbone, hard=1.0, curriculum=[{"start": 0.0, "block": BLOCK, "anchors": 12}])
+            losses = world.train(objective, 25, rate=3e-3)
+            made[name] = objective, losses, write(tmp_path_factory.mktemp(name), *objective.export())
+        return made[name]
+
+    return once
+
+
 @pytest.mark.parametrize("name", list(FAMILY))
-def test_a_member_learns_from_the_backbone_and_is_accepted_more(world, backbone, tmp_path, name):
-    objective = member(world, name, backbone, hard=1.0, curriculum=[{"start": 0.0, "block": BLOCK, "anchors": 12}])
+def test_a_member_learns_from_the_backbone_and_is_accepted_more(world, backbone, learned, name):
     before = world.accepted(DFlashDrafter(world.target, {}, backbone))
-    losses = world.train(objective, 25, rate=3e-3)
-    after = world.accepted(FAMILY[name][1](world.target, {}, write(tmp_path, *objective.export())))
+    objective, losses, location = learned(name)
+    after = world.accepted(FAMILY[name][1](world.target, {}, location))
     assert losses[-1] < losses[0]
     assert after > before + 0.3
     still = [n for n, p in objective.network.named_parameters() if p.grad is None or not p.grad.any()]
     assert still == []
+
+
+def shift_block(drafter: Any, by: int) -> None:
+    """The block is turned as if it stood `by` positions away; committed rows stay where they are."""
+    states, rotation = drafter.states, drafter.cache.rotation
+
+    def shifted(*arguments: Any) -> Tensor:
+        drafter.cache.rotation = lambda positions: rotation(positions + by)
+        out: Tensor = states(*arguments)
+        drafter.cache.rotation = rotation
+        return out
+
+    drafter.states = shifted
+
+
+@pytest.mark.parametrize("name", list(FAMILY))
+def test_a_shift_by_one_of_taps_or_positions_costs_a_member_acceptance(world, learned, name):
+    def accepted(change: Callable[[Any], None]) -> float:
+        drafter = FAMILY[name][1](world.target, {}, learned(name)[2])
+        change(drafter)
+        return world.accepted(drafter)
+
+    right = accepted(lambda drafter: None)
+    by_taps = {taps: accepted(lambda drafter, taps=taps: setattr(drafter, "taps", taps)) for taps in ((0, 1), (1, 2))}
+    assert max(by_taps.values()) < 0.8 * right, by_taps
+    by_step = {by: accepted(lambda drafter, by=by: shift_block(drafter, by)) for by in (-1, 1)}
+    assert max(by_step.values()) < 0.8 * right, by_step
 
 
 def test_the_confidence_learns_how_often_drafts_are_right_and_moves_nothing_else(world, backbone):

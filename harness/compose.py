@@ -84,7 +84,7 @@ def judge(config: DictConfig, rig: str, overrides: Sequence[str] = ()) -> Compos
     try:
         run = Run.model_validate(data)
     except ValidationError as error:
-        raise from_pydantic(error, data, partial(_is_interpolation, config)) from None
+        raise from_pydantic(error, data, partial(_is_interpolation, OmegaConf.to_container(config, resolve=False))) from None
     check_methods(run)
     check_baselines(run)
     published_of(run)
@@ -98,12 +98,12 @@ def composed_of(run: Run, rig: str, overrides: Sequence[str] = ()) -> ComposedRu
     return ComposedRun(run, text, config_hash(plain), rig, tuple(overrides))
 
 
-def _is_interpolation(config: DictConfig, path: Sequence[int | str]) -> bool:
-    """Whether the rig writes `${...}` at a path; false for a path that leaves it."""
-    node: Any = config
-    for step in path[:-1]:
-        node = node.get(step) if isinstance(node, DictConfig) and not OmegaConf.is_interpolation(node, str(step)) else None
-    return bool(path) and isinstance(node, DictConfig) and bool(OmegaConf.is_interpolation(node, str(path[-1])))
+def _is_interpolation(written: Any, path: Sequence[int | str]) -> bool:
+    """Whether a rig, as it is written, has `${...}` at a path; false for a path that leaves it."""
+    for step in path:
+        inside = isinstance(written, dict) or (isinstance(written, list) and isinstance(step, int) and step < len(written))
+        written = (written.get(step) if isinstance(written, dict) else written[step]) if inside else None
+    return isinstance(written, str) and "${" in written
 
 
 def _resolved(config: DictConfig, rig: str) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from harness.audit.spelling import METHOD_FLAGS, unknown_names
 from harness.control.factors import is_draft
 
 JSON_FLAGS = ("compilation-config", "attention-config", "kernel-config")
-RELEASE = re.compile(r"v?\d+(\.\w+)*([+.-]?\w+)*|b\d+")
+RELEASE = re.compile(r"v?(\d+(\.\w+)*([+.-]?\w+)*|b\d+)")
 SPECULATION = {
     "vllm": re.compile(r"speculative-config|spec-(method|model|tokens)|speculative-model|num-speculative-tokens"),
     "sglang": re.compile(

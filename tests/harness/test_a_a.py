@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from synthetic import CONFIG, simulate
 
+from harness.config_hash import config_hash
 from harness.report.run import FinishedRun
 from harness.speedup import claims, output_speedup
 from harness.stats import Speedup
@@ -14,7 +15,8 @@ SEEDS = range(20)
 
 def run_of(seed: int) -> FinishedRun:
     rows = simulate(5, ("plain", "plain2"), seed)
-    return FinishedRun("a-a", CONFIG, {}, rows["servings"], rows["requests"], rows["steps"], rows["samples"])
+    servings = [{**row, "config_hash": config_hash(CONFIG)} for row in rows["servings"]]
+    return FinishedRun("a-a", CONFIG, {}, servings, rows["requests"], rows["steps"], rows["samples"])
 
 
 @pytest.mark.parametrize("concurrency", [1, 2])

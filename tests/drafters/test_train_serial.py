@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
+from drafters import chain
 from drafters.chain import SerialPasses
 from drafters.eagle3 import Eagle3Drafter
 from drafters.mtp import MtpDrafter
@@ -86,6 +87,19 @@ def trained(world: World, kind: Any, steps: int = 120) -> tuple[Any, list[float]
     return objective, World.train(stand_in, objective, steps)
 
 
+@pytest.fixture(scope="module")
+def learned(world: World) -> Callable[[Any], tuple[Any, list[float]]]:
+    """`learned(kind)`: an objective trained once for all tests, and its losses."""
+    made: dict[Any, tuple[Any, list[float]]] = {}
+
+    def once(kind: Any) -> tuple[Any, list[float]]:
+        if kind[0] not in made:
+            made[kind[0]] = trained(world, kind)
+        return made[kind[0]]
+
+    return once
+
+
 @torch.inference_mode()
 @KINDS
 def test_pass_k_of_training_is_draft_k_of_serving(world, kind, tmp_path):
@@ -117,19 +131,52 @@ def assert_row(one: tuple[Tensor, Tensor], read: int, state_H: Tensor) -> None:
 
 
 @KINDS
-def test_what_is_trained_drafts_its_texts_and_what_is_not_does_not(world, kind, tmp_path):
+def test_what_is_trained_drafts_its_texts_and_what_is_not_does_not(world, learned, kind, tmp_path):
     before = world.accepted(drafter_of(world, kind, objective_of(world, kind), tmp_path / "before"), 4)
-    objective, losses = trained(world, kind)
+    objective, losses = learned(kind)
     after = world.accepted(drafter_of(world, kind, objective, tmp_path / "after"), 4)
     assert losses[-1] < losses[0]
     assert before < 0.7
     assert after > 2.0
 
 
-def test_training_on_one_pass_alone_accepts_less_behind_the_first_draft(world, tmp_path):
+def shift_while_drafting(drafter: Any, by: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drafted rows are turned as if they stood `by` positions away; committed rows stay where they are."""
+    run, rotation = drafter.chain.passes.run, chain.rotation_at
+
+    def shifted(*arguments: Any) -> Tensor:
+        drafting = len(arguments) == 6  # observe also says how many rows are real
+        with monkeypatch.context() as patch:
+            patch.setattr(chain, "rotation_at", lambda rotary, positions: rotation(rotary, positions + by * drafting))
+            out: Tensor = run(*arguments)
+        return out
+
+    drafter.chain.passes.run = shifted
+
+
+SHIFTED_TAPS = {"eagle3": [(0, 1), (1, 2)], "mtp": [(1,)]}  # MTP: the layer before the last, not the state behind the norm
+
+
+@pytest.mark.parametrize(("name", "kind"), [("eagle3", EAGLE3), ("mtp", MTP)], ids=["eagle3", "mtp"])
+def test_a_shift_by_one_of_taps_or_positions_costs_acceptance(world, learned, name, kind, tmp_path, monkeypatch):
+    folder = exported(learned(kind)[0], tmp_path)
+
+    def accepted(change: Callable[[Any], None]) -> float:
+        drafter = kind[3](world.target, kind[4], folder)
+        change(drafter)
+        return world.accepted(drafter, 4)
+
+    right = accepted(lambda drafter: None)
+    by_taps = {taps: accepted(lambda drafter, taps=taps: setattr(drafter, "taps", taps)) for taps in SHIFTED_TAPS[name]}
+    assert max(by_taps.values()) < 0.8 * right, by_taps
+    by_step = {by: accepted(lambda drafter, by=by: shift_while_drafting(drafter, by, monkeypatch)) for by in (-1, 1)}
+    assert max(by_step.values()) < 0.95 * right, by_step
+
+
+def test_training_on_one_pass_alone_accepts_less_behind_the_first_draft(world, learned, tmp_path):
     """What the unrolling is for: with it removed, features of the drafter's own are never seen in training."""
     alone = (*EAGLE3[:2], UNROLLED | {"single": 1.0}, *EAGLE3[3:])
-    unrolled, _ = trained(world, EAGLE3)
+    unrolled, _ = learned(EAGLE3)
     single, _ = trained(world, alone)
     accepted = [
         world.accepted(drafter_of(world, EAGLE3, o, tmp_path / name), 4) for name, o in (("a", unrolled), ("b", single))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -17,23 +18,38 @@ BEGIN = "begin it with `defaults: [cpu_smollm2, _self_]`, then state what differ
 
 @dataclass(frozen=True, slots=True)
 class RigFile:
-    """Where Hydra finds a primary config. A rig outside `rigs/` sees the groups of `rigs/` behind those beside it."""
+    """Where Hydra finds a primary config. A rig outside `rigs/` sees the groups of `rigs/` behind those beside it.
+
+    One that says what was published of it, as a copy of a shipped one does, sees the groups of published rigs first.
+    """
 
     folder: Path
     name: str
 
     def overrides(self) -> list[str]:
         """What Hydra needs on the command line to find the groups."""
-        return [] if self.folder == RIGS else [f'hydra.searchpath=["file://{RIGS}"]']
+        paths = ",".join(f'"file://{folder}"' for folder in self._behind())
+        return [f"hydra.searchpath=[{paths}]"] if paths else []
+
+    def _behind(self) -> list[Path]:
+        """Folders whose groups it sees behind those beside it."""
+        is_copy = self.folder not in (RIGS, RIGS / PUBLISHED) and PUBLISHED in self._content()
+        return [folder for folder in ((RIGS / PUBLISHED, RIGS) if is_copy else (RIGS,)) if folder != self.folder]
+
+    def _content(self) -> dict[str, Any]:
+        """Its keys as written; none for a text that is no YAML, which composing tells."""
+        try:
+            return yaml.safe_load((self.folder / f"{self.name}.yaml").read_text("utf-8")) or {}
+        except yaml.YAMLError:
+            return {}
 
     def groups(self) -> list[str]:
         """Names of the config groups it can choose from."""
-        return sorted({path.name for folder in (self.folder, RIGS) for path in folder.iterdir() if _is_group(path)})
+        return sorted({path.name for folder in (self.folder, *self._behind()) for path in folder.iterdir() if _is_group(path)})
 
     def without_defaults(self) -> str:
         """What to say beside a missing key: that the file rests on no other rig; nothing where it does."""
-        text = (self.folder / f"{self.name}.yaml").read_text("utf-8")
-        return "" if "defaults" in (yaml.safe_load(text) or {}) else f"; {self.name}.yaml has no defaults: {BEGIN}"
+        return "" if "defaults" in self._content() else f"; {self.name}.yaml has no defaults: {BEGIN}"
 
 
 def _is_group(path: Path) -> bool:

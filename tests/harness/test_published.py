@@ -3,6 +3,7 @@
 import csv
 import io
 import re
+from pathlib import Path
 
 import pytest
 import yaml
@@ -198,3 +199,10 @@ def test_no_option_of_the_published_groups_is_unused() -> None:
     used = " ".join(path.read_text("utf-8") for path in (RIGS / PUBLISHED).glob("*.yaml"))
     options = list((RIGS / PUBLISHED).glob("*/*.yaml"))
     assert [path.stem for path in options if f"{path.parent.name}: {path.stem}\n" not in used] == []
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_copy_of_a_published_rig_composes_anywhere_to_the_same_experiment(name: str, tmp_path: Path) -> None:
+    copy = tmp_path / "mine.yaml"
+    copy.write_text((RIGS / f"{name}.yaml").read_text("utf-8"), "utf-8")
+    assert compose_run(str(copy)).config_hash == compose_run(name).config_hash

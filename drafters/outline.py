@@ -7,6 +7,7 @@ It costs milliseconds, so a plan can do it for every arm.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from drafters.drafter_checkpoint import read_drafter_config, size_of
 from drafters.layers import best_kind, onednn_packs
 
 META = torch.device("meta")
+_NEEDS_VALUES = re.compile(r"\bmeta\b")  # and no "metadata"
 _ANY_DEPTH = 1 << 16  # more layers than any target has: a drafter's layer ids are not judged by it
 
 
@@ -59,9 +61,11 @@ def drafter_outline(
     try:
         built: Drafter = drafter(target, options, checkpoint)
     except (NotImplementedError, RuntimeError) as problem:
-        if "meta" not in str(problem):
-            raise ValueError(str(problem)) from None
-        return None
+        # torch has no type of its own for "this needs values": it raises these two, and names the device in the text. Anything
+        # else of these types, such as sizes that do not go together, would end a serving too.
+        if _NEEDS_VALUES.search(str(problem)):
+            return None
+        raise ValueError(str(problem)) from None
     return built
 
 

@@ -50,6 +50,7 @@ READY_TIMEOUT_S = 900.0
 STOP_TIMEOUT_S = 5.0
 LINE_LIMIT = 64 << 20
 _REFUSALS = ("ValueError", "FileNotFoundError")  # what a worker raises for a rig that it will not serve
+_UNCAUGHT = 1  # exit status of a Python process that an exception ended
 MEMORY_SOURCE = {
     "weights_bytes": "sum of the target's parameters, packed copies included",
     "drafter_weights_bytes": "sum of the drafter's parameters",
@@ -194,10 +195,15 @@ class ReferenceEngine:
         self._fail_all(self._death(self._process.returncode))
 
     def _death(self, code: int | None) -> DeadEngineError:
-        """What the worker itself says is wrong with what it was given, else how it ended and its last lines."""
-        if (said := last_exception(self._log())) and said[0] in _REFUSALS:
+        """What the worker says is wrong with what it was given, else how it ended and its last exception or lines.
+
+        Only before it is ready is that a refusal: what is raised later is a fault of ours, and may not come again.
+        """
+        said = last_exception(self._log()) if code == _UNCAUGHT else None  # one that was killed may have logged a caught one
+        was_ready = self._ready is not None and self._ready.done()
+        if said and said[0] in _REFUSALS and not was_ready:
             return RefusedError(f"reference engine: {said[1]}")
-        told = f"; {': '.join(said)}" if said else self._last_lines()
+        told = f"; {': '.join(said)}; traceback in {self._log_path}" if said else self._last_lines()
         return DeadEngineError(f"reference engine: {_ending(code)}{told}")
 
     def _dispatch(self, arrived_ns: int, message: dict[str, Any]) -> None:

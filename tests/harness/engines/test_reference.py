@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -276,6 +277,32 @@ def test_of_a_traceback_the_last_exceptions_message_is_told(log: str, told: str 
     assert (found and found[1]) == told
 
 
+CAUGHT = "Traceback (most recent call last):\n  File x\nValueError: options.n: is wrong\n"
+
+
+@pytest.mark.parametrize(
+    ("code", "is_ready", "kind", "told"),
+    [
+        (1, False, RefusedError, r"^reference engine: options\.n: is wrong$"),
+        (1, True, DeadEngineError, r"exited with code 1; ValueError: options\.n: is wrong; traceback in .*log$"),
+        (-9, False, DeadEngineError, "killed by SIGKILL.*; last log lines: "),
+    ],
+)
+def test_only_what_ended_a_worker_before_it_was_ready_is_a_refusal(folder, tmp_path, code, is_ready, kind, told):
+    (tmp_path / "log").write_text(CAUGHT)
+
+    async def go() -> DeadEngineError:
+        engine = ReferenceEngine(tiny_run(folder), tiny_run(folder).arms["plain"], tmp_path / "log")
+        engine._ready = asyncio.get_running_loop().create_future()
+        if is_ready:
+            engine._ready.set_result({})
+        return engine._death(code)
+
+    died = asyncio.run(go())
+    assert type(died) is kind
+    assert re.search(told, str(died))
+
+
 def test_stopping_leaves_no_process_even_while_it_computes(folder, tmp_path):
     run = tiny_run(folder)
     pids: list[int] = []
@@ -292,7 +319,7 @@ PARENT = """
 import asyncio, json, sys
 from pathlib import Path
 from harness.config import Run
-from harness.engines.reference import ReferenceEngine, last_exception
+from harness.engines.reference import ReferenceEngine
 async def go():
     run = Run.model_validate_json(Path(sys.argv[1]).read_text())
     engine = ReferenceEngine(run, run.arms["plain"], Path(sys.argv[2]))

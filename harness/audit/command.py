@@ -11,12 +11,11 @@ from harness.audit.account import Account, Fact
 from harness.audit.flags import FlagTable, Given, flag_table, hint, lasting, merged, parsed_json, split_flags
 from harness.audit.launch import Launch, launch_of
 from harness.audit.meaning import env_facts, facts_of, harmless_of, json_facts, meaning_table, secret_names, winning
-from harness.audit.releases import is_same
+from harness.audit.releases import is_same, stated
 from harness.audit.spelling import METHOD_FLAGS, unknown_names
 from harness.control.factors import is_draft
 
 JSON_FLAGS = ("compilation-config", "attention-config", "kernel-config")
-RELEASE = re.compile(r"v?(\d+(\.\w+)*([+.-]?\w+)*|b\d+)")
 SPECULATION = {
     "vllm": re.compile(r"speculative-config|spec-(method|model|tokens)|speculative-model|num-speculative-tokens"),
     "sglang": re.compile(
@@ -30,7 +29,7 @@ SPECULATION = {
 def from_command(text: str, version: str | None = None, name: str | None = None) -> Account:
     """The account of one launch command. Raises ValueError that names the token it cannot place."""
     launch = launch_of(text)
-    release = _release(version) or (launch.version or "").lstrip("v") or None
+    release = stated(version) or (launch.version or "").lstrip("v") or None
     table = flag_table(launch.engine)
     given, positional = split_flags(launch.engine, launch.words, meaning_table(launch.engine).other_releases)
     given = [*_positional(launch, positional), *_from_env(table, launch.env, given), *given]
@@ -75,15 +74,6 @@ def _idle(engine: str, flags: Mapping[str, Given], facts: Mapping[str, Fact], un
     told = {name: fact.where if fact.origin == "stated" else "" for name, fact in drafts.items()}
     unused = {name for name in flags if SPECULATION[engine].fullmatch(name)} - {*METHOD_FLAGS[engine]}
     return {**told, **{f"--{name}": flags[name].token for name in unused}}
-
-
-def _release(version: str | None) -> str | None:
-    """`v0.33.0` is `0.33.0`. Raises ValueError for a text that can be no release of any engine."""
-    if version is None:
-        return None
-    if not RELEASE.fullmatch(version.strip()):
-        raise ValueError(f"release '{version}': is none; give one such as 0.33.0, 0.5.23 or b11434")
-    return version.strip().lstrip("v")
 
 
 def derived(engine: str, facts: Mapping[str, Fact]) -> dict[str, Fact]:

@@ -1,4 +1,4 @@
-"""Whether two releases are one, or a range of them, as a rig states it, holds one, as a command states it."""
+"""Releases as people write them: which text is one, whether two are the same, whether a rig's range holds a command's."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from collections.abc import Callable, Mapping
 
 Numbers = tuple[int, ...]
 BOUND = re.compile(r"(>=|<=|==|<|>)([\d.]+)")
-RELEASE = re.compile(r"v?\d+(?:\.\d+)+")
+NUMBERED = re.compile(r"v?\d+(?:\.\d+)+")
+ANY = re.compile(r"v?(\d+(\.\w+)*([+.-]?\w+)*|b\d+)")  # also release candidates, local parts and llama.cpp's builds
 HOLDS: Mapping[str, Callable[[Numbers, Numbers], bool]] = {
     ">=": operator.ge,
     "<=": operator.le,
@@ -31,7 +32,16 @@ def is_same(one: str, two: str) -> bool:
     """Whether two texts name one release: `0.33` and `v0.33.0` do; what is no row of numbers must be equal as text."""
     if one == two:
         return True
-    return all(RELEASE.fullmatch(text) for text in (one, two)) and _numbers(one) == _numbers(two)
+    return all(NUMBERED.fullmatch(text) for text in (one, two)) and _numbers(one) == _numbers(two)
+
+
+def stated(version: str | None) -> str | None:
+    """`v0.33.0` is `0.33.0`. Raises ValueError for a text that can be no release of any engine."""
+    if version is None:
+        return None
+    if not ANY.fullmatch(version.strip()):
+        raise ValueError(f"release '{version}': is none; give one such as 0.33.0, 0.5.23 or b11434")
+    return version.strip().lstrip("v")
 
 
 def _numbers(release: str) -> Numbers:

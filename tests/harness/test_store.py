@@ -154,6 +154,23 @@ def test_a_finished_run_is_not_continued(tmp_path: Path) -> None:
     assert second.folder != first.folder
 
 
+def test_a_run_that_is_killed_between_its_end_and_the_last_of_its_pieces_is_finished_and_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    store = start(tmp_path)
+    write(store, "a")
+    monkeypatch.setattr("harness.store.shutil.rmtree", killed)
+    with pytest.raises(KeyboardInterrupt):
+        store.finish()
+    store.close()
+    assert (store.folder / "cells" / "a").is_dir()
+    assert set(read_tables(store.folder).requests.cell_id) == {"a"}
+    assert start(tmp_path).folder != store.folder
+
+
 def test_what_a_killed_process_was_writing_is_removed(tmp_path: Path) -> None:
     store = start(tmp_path)
     write(store, "a")

@@ -127,7 +127,7 @@ def load_mtp(checkpoint: str, target: Target, modules: int, recycle_normed: bool
     """
     weights = DrafterWeights(checkpoint, target.dtype, target.device)
     config = read_drafter_config(checkpoint)
-    names = find_names(weights)
+    names = find_names(weights, config)
     if modules > len(names):
         raise ValueError(f"options.modules: {modules} asked for and {len(names)} in {checkpoint}; lower it")
     check_fits(config, target)

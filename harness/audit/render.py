@@ -7,12 +7,15 @@ from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
+from rich.padding import Padding
 from rich.table import Table
 
 from harness.audit.account import Account, Fact
 from harness.audit.compare import Audit
+from harness.audit.difference import Difference
 
 SCOPE = {"command": ", as far as the commands say", "published": ", as far as the sources say"}
+NAME = 24  # characters of a factor's name that stand beside its values
 COLOURS = {"CONTROLLED": "green", "IMPLIED": "yellow", "CONFOUNDED": "red", "UNKNOWN": "yellow"}
 
 
@@ -45,8 +48,7 @@ def print_audit(audit: Audit, claims: Sequence[str], console: Console) -> None:
     """The verdict, the two sides, the table of differences, notes, and mistakes in the claims."""
     console.print(f"[bold {COLOURS[audit.verdict]}]{audit.verdict}[/]: {escape(sentence(audit))}")
     console.print(f"A  {escape(_side(audit.a))}\nB  {escape(_side(audit.b))}")
-    if audit.differences:
-        console.print(_table(audit))
+    _print_differences(audit.differences, console)
     for note in audit.notes:
         console.print(f"note: {escape(note)}")
     for claim in claims:
@@ -57,14 +59,21 @@ def _side(account: Account) -> str:
     return f"{account.name} · {account.source} · {account.method}"
 
 
-def _table(audit: Audit) -> Table:
-    table = Table(box=None, pad_edge=False, title=None, padding=(0, 2, 0, 0))
-    for heading, ratio in (("factor", 3), ("A", 3), ("B", 3), ("class", 2), ("why", 4), ("what to do", 4)):
-        table.add_column(heading, ratio=ratio, overflow="fold", vertical="top")
-    for d in audit.differences:
-        row = (d.factor, cell(d.a), cell(d.b), d.kind, d.why, d.remedy)
-        table.add_row(*(escape(text) for text in row))
-    return table
+def _print_differences(differences: Sequence[Difference], console: Console) -> None:
+    """A line of values each, and beneath it why and what to do, over the whole width; a long name has a line of its own."""
+    named = max((len(d.factor) for d in differences if len(d.factor) <= NAME), default=0)
+    for number, d in enumerate(differences):
+        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=number == 0, expand=True)
+        table.add_column("factor", width=max(named, len("factor")))
+        for side in ("A", "B"):
+            table.add_column(side, ratio=1, overflow="fold")
+        table.add_column("class", width=len("confounder"))
+        if len(d.factor) > NAME:
+            console.print(escape(d.factor), soft_wrap=True)
+        table.add_row("" if len(d.factor) > NAME else d.factor, *(escape(cell(fact)) for fact in (d.a, d.b)), d.kind)
+        console.print(table)
+        why = "; ".join(part for part in (d.why, d.remedy) if part not in ("", "-"))
+        console.print(Padding(f"[dim]{escape(why)}[/]", (0, 0, 0, 4), expand=False))
 
 
 def cell(fact: Fact | None) -> str:

@@ -23,9 +23,12 @@ Trained by `python -m drafters.train {name}` from the recipe `drafters/train/rec
 Held-out acceptance length (tokens per verification, bonus included), greedy, budget {budget}, up to {limit} new tokens; 95 %
 intervals by resampling prompts. The prompts share no template, topic or module with the training prompts.
 
-| content | acceptance length | low | high | prompts | steps |
-|---|---|---|---|---|---|
+| content | acceptance length | low | high | prompts | steps | prompt lookup |
+|---|---|---|---|---|---|---|
 {rows}
+
+Prompt lookup: tokens per verification of the n-gram arm on the same prompts, steps without a draft included. It has no
+weights, and is the bar.
 
 Share accepted by position, given the position before: {positions}.
 
@@ -37,14 +40,11 @@ Evaluated again by `python -m drafters.train.evaluate {name}`.
 """
 
 
-def write_card(training: Training, found: Acceptance) -> None:
-    """README.md and curve.png beside the weights."""
+def write_card(training: Training, found: Acceptance, lookup: Acceptance) -> None:
+    """README.md and curve.png beside the weights. `lookup` is what prompt lookup gets on the same prompts."""
     recipe, out = training.recipe, training.out
     training.curve.draw(f"{recipe.name} for {training.target_name}", out / "curve.png")
-    intervals = {"all": found.of(), **{name: found.of(name) for name in sorted(set(found.classes))}}
-    rows = "\n".join(
-        f"| {name} | {i.value:.3f} | {i.low:.3f} | {i.high:.3f} | {i.prompts} | {i.steps} |" for name, i in intervals.items()
-    )
+    rows = "\n".join(_row(name, found, lookup) for name in (None, *sorted(set(found.classes))))
     last = [float(row["loss"]) for row in training.curve.read("curve.csv")[-5:]]
     text = _CARD.format(
         name=recipe.name,
@@ -72,6 +72,12 @@ def write_card(training: Training, found: Acceptance) -> None:
         positions=", ".join(f"{rate:.3f}" for rate in found.positions()),
     )
     (out / "README.md").write_text(text, encoding="utf-8")
+
+
+def _row(content: str | None, found: Acceptance, lookup: Acceptance) -> str:
+    i, bar = found.of(content), lookup.of(content).value
+    cells = (content or "all", f"{i.value:.3f}", f"{i.low:.3f}", f"{i.high:.3f}", i.prompts, i.steps, f"{bar:.3f}")
+    return f"| {' | '.join(map(str, cells))} |"
 
 
 def start_row(initial: str | None) -> str:

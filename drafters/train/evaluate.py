@@ -25,7 +25,10 @@ _RESAMPLES = 2000
 
 @dataclass(frozen=True, slots=True)
 class Acceptance:
-    """Accepted drafts of every full step of every prompt. `classes[i]` is the content class of `steps[i]`."""
+    """Accepted drafts of every step of every prompt that had room for the budget, 0 where nothing was drafted.
+
+    `classes[i]` is the content class of `steps[i]`.
+    """
 
     budget: int
     classes: tuple[str, ...]
@@ -69,10 +72,12 @@ def held_out_acceptance(
     for i, answer in enumerate(answers):
         loop.submit(Job(str(i), answer.prompt_ids, max_tokens, stops, SamplingParams(0.0, 1.0, 0, 0)))
     steps: Mapping[str, list[int]] = {str(i): [] for i in range(len(answers))}
+    room = dict.fromkeys(steps, max_tokens)
     while loop.busy:
         for emission in loop.step():
-            if emission.drafted == budget and emission.accepted is not None:
+            if emission.accepted is not None and room[emission.job_id] > budget:
                 steps[emission.job_id].append(emission.accepted)
+            room[emission.job_id] -= len(emission.tokens)
         loop.records.clear()
     classes = tuple(answer.asked.content_class for answer in answers)
     return Acceptance(budget, classes, tuple(tuple(s) for s in steps.values()))

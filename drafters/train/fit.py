@@ -22,6 +22,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from drafters.checkpoint import resolve_target
+from drafters.contract import Drafter
+from drafters.ngram import NgramDrafter
 from drafters.serving import load_dotted
 from drafters.train.card import write_card
 from drafters.train.curve import Curve
@@ -35,6 +37,7 @@ from drafters.train.sequences import Sequences
 from drafters.train.store import Answer, Asked, read_answers
 from drafters.train.subset import subset
 
+LOOKUP = {"min_n": 1, "max_n": 3}  # as in rigs/arm/ngram.yaml
 _SAMPLE = 32  # sequences that statistics of channels are taken from
 _SHOW_S = 30.0
 
@@ -100,7 +103,7 @@ class Training:
                     evaluated = started = time.monotonic()
         finally:
             self.save()
-        write_card(self, self._evaluate(final=True))
+        write_card(self, self._evaluate(final=True), self.prompt_lookup())
 
     def _update(self) -> dict[str, float]:
         recipe = self.recipe
@@ -154,9 +157,14 @@ class Training:
         answers, stops = self.held_out()
         answers = answers if final else spread(answers, recipe.held_out_prompts)
         drafter = load_dotted(recipe.drafter)(self.target, recipe.drafter_options, str(folder))
-        return held_out_acceptance(
-            self.target, drafter, answers, recipe.held_out_budget, recipe.held_out_tokens * (2 if final else 1), stops
-        )
+        return self._accepted(drafter, answers, stops, recipe.held_out_tokens * (2 if final else 1))
+
+    def prompt_lookup(self) -> Acceptance:
+        """Of the n-gram arm on all held-out prompts: what a drafter without weights gets there."""
+        return self._accepted(NgramDrafter(self.target, LOOKUP, None), *self.held_out(), 2 * self.recipe.held_out_tokens)
+
+    def _accepted(self, drafter: Drafter, answers: list[Answer], stops: frozenset[int], limit: int) -> Acceptance:
+        return held_out_acceptance(self.target, drafter, answers, self.recipe.held_out_budget, limit, stops)
 
     def held_out(self) -> tuple[list[Answer], frozenset[int]]:
         render, stops = renderer(self.target_folder)

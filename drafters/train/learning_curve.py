@@ -30,7 +30,7 @@ from drafters.train.recipe import Recipe, read_recipe
 _SHOWN = ("all", "math", "code")
 _DATA = re.compile(r"^\| data \| (\d+) sequences .*?, (\d+) answer tokens", re.M)
 _UPDATES = re.compile(r"^\| updates \| (\d+) of ", re.M)
-_ROW = re.compile(r"^\| (\w+) \| ([\d.]+) \| ([\d.]+) \| ([\d.]+) \| (\d+) \| (\d+) \|$", re.M)
+_ROW = re.compile(r"^\| (\w+) \| ([\d.]+) \| ([\d.]+) \| ([\d.]+) \| (\d+) \| (\d+) \|(?: [\d.]+ \|)?$", re.M)
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,8 +19,10 @@ from drafters.loop import Loop
 from drafters.train.card import write_card
 from drafters.train.data import generate
 from drafters.train.evaluate import Acceptance, spread
-from drafters.train.fit import Training
+from drafters.train.fit import LOOKUP, Training
+from drafters.train.learning_curve import read_card
 from drafters.train.objective import Example
+from drafters.train.prompts import ROOT
 from drafters.train.recipe import Recipe, read_recipe
 from drafters.train.states import Recorder, StateFiles, teacher_forced
 from drafters.train.store import Answer, Asked, Store
@@ -134,10 +136,21 @@ def test_the_end_is_a_folder_that_loads_with_a_card_and_a_curve(train, made):
     assert [row["step"] for row in training.curve.read("held_out.csv")] == ["12"]
     assert "| start |" not in card
     training.recipe = training.recipe.model_copy(update={"initial": "training/dflash/out"})
-    write_card(training, Acceptance(3, ("chat",), ((1, 2),)))
+    write_card(training, Acceptance(3, ("chat",), ((1, 2),)), Acceptance(3, ("chat",), ((0, 1),)))
     lines = (training.out / "README.md").read_text().splitlines()
     start = "| start | the trained drafter in `training/dflash/out`; the updates below come on top of its own |"
     assert lines[lines.index(start) + 1].startswith("| updates | 12 of 3 sequences")
+    assert "| chat | 2.500 | 2.500 | 2.500 | 1 | 2 | 1.500 |" in lines
+    assert [point.content for point in read_card(training.out / "README.md")] == ["all", "chat"]
+
+
+def test_prompt_lookup_is_the_arm_of_the_rigs_and_counts_steps_without_a_draft(train):
+    assert yaml.safe_load((ROOT / "rigs/arm/ngram.yaml").read_text())["options"] == LOOKUP
+    training = train("lookup")
+    found = training.prompt_lookup()
+    limit = 2 * training.recipe.held_out_tokens
+    assert all(len(steps) + sum(steps) < limit for steps in found.steps)
+    assert any(0 in steps for steps in found.steps)
 
 
 def test_a_checkpoint_of_another_recipe_is_refused(train):

@@ -6,7 +6,6 @@ import argparse
 import importlib
 import json
 import os
-import resource
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -20,6 +19,7 @@ from drafters.checkpoint import checkpoint_hash
 from drafters.contract import Drafter, Target
 from drafters.layers import Linear
 from drafters.loop import Job, Loop
+from drafters.resident import peak_bytes, settle
 from drafters.sampling import SamplingParams
 from drafters.teacher_forcing import Text, replay
 from drafters.widths import sweep_widths
@@ -80,11 +80,10 @@ class Serving:
         return dict(self.resolved)
 
     def tell_memory(self) -> dict[str, int]:
-        """Bytes. Peak is the process's own high-water mark on a CPU, the allocator's on a GPU."""
+        """Bytes. Peak is the process's own since it was ready on a CPU, the allocator's on a GPU."""
         target = self.loop.target.memory()
         drafter = self.loop.drafter.memory() if self.loop.drafter else {"weights": 0, "state": 0}
         on_gpu = self.loop.target.device.type == "cuda"
-        peak = torch.cuda.max_memory_allocated() if on_gpu else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         return {
             "weights_bytes": target["weights"],
             "drafter_weights_bytes": drafter["weights"],
@@ -92,7 +91,7 @@ class Serving:
             "kv_tokens": target["kv_tokens"],
             "draft_state_bytes": drafter["state"],
             "graph_bytes": self.facts["graph_bytes"],
-            "peak_bytes": peak,
+            "peak_bytes": torch.cuda.max_memory_allocated() if on_gpu else peak_bytes(),
         }
 
 
@@ -134,6 +133,7 @@ def build(args: argparse.Namespace) -> Serving:
     }
     versions = {"torch": torch.__version__, "torch_config_cpu": torch.backends.cpu.get_cpu_capability()}
     facts = {"pid": os.getpid(), "versions": versions, "graph_bytes": graph_bytes, "graph_capture_s": graph_s}
+    settle()
     # A factor that does not apply here is absent: a null would read as "could not be found out".
     return Serving(loop, facts, {key: value for key, value in resolved.items() if value is not None})
 

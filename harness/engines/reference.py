@@ -58,7 +58,7 @@ MEMORY_SOURCE = {
     "kv_tokens": "slots times context",
     "draft_state_bytes": "the drafter's own count",
     "graph_bytes": "allocator, before and after capture",
-    "peak_bytes": "process high-water mark (CPU) or allocator peak (CUDA)",
+    "peak_bytes": "process high-water mark (CPU), since it was ready where Linux lets it be reset; allocator peak (CUDA)",
 }
 
 

@@ -27,6 +27,11 @@ UNSET = re.compile(r"\$\{[^}]*\}?|\$\([^)]*\)?|\$[A-Za-z_]\w*|`[^`]*`?")
 NONE = "none"
 # What a side that does not state it has anyway.
 USUAL = (("draft_tree_width", 1),)
+# Values that leave a factor to something that a text does not show.
+LEFT: dict[tuple[str, object], str] = {
+    ("dtype", "auto"): "auto: whatever the checkpoint's config.json says",
+    ("kv_dtype", None): "auto: as the target, whose precision is left to the checkpoint",
+}
 # What a launch command calls these drafters: the checkpoint's architecture tells them apart.
 SERVED_AS = {"dflash2": "dflash", "xpress": "dflash"}
 
@@ -118,6 +123,8 @@ def _kind(name: str, a: Account, b: Account, one: Fact, two: Fact) -> tuple[Kind
     origins = {one.origin, two.origin}
     if None in (one.value, two.value) and not a.source == b.source == "command" and name != "draft_budget":
         return "unknown", "one side leaves it to the engine"
+    if left := next((LEFT[name, fact.value] for fact in (one, two) if (name, fact.value) in LEFT), None):
+        return "unknown", left
     if name == "draft_budget":
         return _budget(a, b, one, two)
     if _is_drafts(name, a, b) and (class_of(name) == "treatment" or name.startswith("draft_options.")):

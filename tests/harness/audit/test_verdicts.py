@@ -314,3 +314,11 @@ def test_a_budget_that_is_no_count_is_refused(words, count):
 def test_half_a_draft_is_refused_by_llama_cpp_too():
     with pytest.raises(ValueError, match=r"8\.5"):
         from_command(f"{LLAMA} --spec-type draft-mtp --spec-draft-n-max 8.5")
+
+
+@pytest.mark.parametrize("command", [VLLM, SGLANG])
+def test_a_precision_that_is_left_to_the_checkpoint_is_not_told_from_a_stated_one(command):
+    for found in both_ways(f"{command} --dtype bfloat16", command):
+        assert (found.verdict, found.named("unknown")) == ("UNKNOWN", ("dtype", "kv_dtype"))
+    assert audited(f"{command} --dtype auto", command).verdict == "CONTROLLED"
+    assert audited(f"{command} --dtype bfloat16", f"{command} --dtype float16").named("confounder")[:1] == ("dtype",)

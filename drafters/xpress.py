@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from drafters.contract import Draft, Target
 from drafters.dflash import DFlashDrafter
-from drafters.dflash_config import DFlashConfig, value_of
+from drafters.dflash_config import DFlashConfig, family_size, value_of
 from drafters.dflash_network import DFlashNetwork
 from drafters.drafter_checkpoint import size_of
 
@@ -40,6 +40,9 @@ PUBLISHED = {
     "up.weight": ("xpress_head.mlp.up_proj", "refiner_head.mlp_up"),
     "down.weight": ("xpress_head.mlp.down_proj", "refiner_head.mlp_down"),
 }
+
+
+_WHOLE = "the refiner of xPress spans the whole vocabulary; use a checkpoint without a reduced head"
 
 
 class Refiner(nn.Module):
@@ -79,25 +82,30 @@ class XPressNetwork(DFlashNetwork):
 
 
 class XPressDrafter(DFlashDrafter):
-    """No options. `xpress_num_passes` and `xpress_topc` are the checkpoint's; a `xpress_topc` of 0 scores all tokens."""
+    """No options. The number of passes and `xpress_topc` are the checkpoint's; a `xpress_topc` of 0 scores all tokens."""
 
     network: XPressNetwork
 
     def __init__(self, target: Target, options: Mapping[str, object], checkpoint: str | None) -> None:
         super().__init__(target, options, checkpoint)
         if self.vocabulary.ids_V is not None:
-            raise ValueError("d2t: the refiner of xPress spans the whole vocabulary; use a checkpoint without a reduced head")
+            raise ValueError(f"d2t: {_WHOLE}")
         self._before: dict[int, int] = {}
 
     def build(self, raw: Mapping[str, Any], target_layers: int) -> XPressNetwork:
         config = DFlashConfig.read(raw, target_layers, projector="xpress")
+        if raw.get("draft_vocab_size") not in (None, raw.get("vocab_size")):
+            raise ValueError(f"config.json: draft_vocab_size {raw['draft_vocab_size']}: {_WHOLE}")
         if config.sample_from_anchor:
             raise ValueError("config.json: sample_from_anchor is true, and xPress fills in masks; it must be false")
-        self.passes = size_of({"xpress_num_passes": value_of(raw, "xpress_num_passes")}, "xpress_num_passes", 6)
+        self.passes = family_size(
+            raw, "xpress_num_passes", family_size(raw, "num_jacobi_passes", 6)
+        )  # vLLM's key, speculators'
         vocabulary = size_of(raw, "vocab_size")
         self.candidates = min(int(value_of(raw, "xpress_topc", 512)) or vocabulary, vocabulary)
-        rank = int(value_of(raw, "xpress_rank", 256))
-        return XPressNetwork(config, vocabulary, rank, int(value_of(raw, "xpress_mlp_hidden", 2 * rank)))
+        rank = family_size(raw, "xpress_rank", 256)
+        inner = family_size(raw, "xpress_mlp_hidden", rank * family_size(raw, "xpress_mlp_ratio", 2))
+        return XPressNetwork(config, vocabulary, rank, inner)
 
     def tensor_name(self, parameter: str, published: frozenset[str]) -> str:
         """A refiner's tensor has one of two names, with or without `.weight`."""

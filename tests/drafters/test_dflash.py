@@ -34,8 +34,8 @@ from tests.drafters.loop_cases import generated, jobs, loop, prompts, run, token
 
 CPU = torch.device("cpu")
 CLASSES = {1: DFlashDrafter, 2: DFlash2Drafter}
-# anchor, context [S, M], drafts -> logits [K, V] and drafted tokens
-Oracle = Callable[[int, Tensor, int], tuple[Tensor, list[int]]]
+# tokens behind the first, the anchor at their end; context [S, M]; drafts -> logits [K, V] and drafted tokens
+Oracle = Callable[[list[int], Tensor, int], tuple[Tensor, list[int]]]
 TRANSFORMED = {"input_embedding_scale": 1.7, "output_multiplier": 0.6, "final_logit_softcapping": 5.0}
 
 
@@ -48,13 +48,13 @@ def naive_oracle(config: dict[str, Any], target: Any) -> Oracle:
     tensors = tensors_of(config)
     family = config["dflash_config"]
 
-    def propose(anchor: int, taps_SM: Tensor, drafts: int) -> tuple[Tensor, list[int]]:
-        ids = [anchor, *[family["mask_token_id"]] * drafts]
+    def propose(text: list[int], taps_SM: Tensor, drafts: int) -> tuple[Tensor, list[int]]:
+        ids = [text[-1], *[family["mask_token_id"]] * drafts]
         block = target.embedding[ids] * family.get("input_embedding_scale", 1.0)
         hidden = naive_hidden(config, tensors, taps_SM, block)[1:]
         logits = naive_logits(config, target.matrix, hidden)
         walked = (
-            naive_walk(config, tensors, hidden, logits, anchor) if "selector_rank" in family else logits.argmax(-1).tolist()
+            naive_walk(config, tensors, hidden, logits, text[-1]) if "selector_rank" in family else logits.argmax(-1).tolist()
         )
         return logits, walked
 
@@ -76,8 +76,8 @@ def published_oracle(config: dict[str, Any], target: Any) -> Oracle:
     for layer, kind in zip(model.layers, config["layer_types"], strict=True):
         assert layer.self_attn.sliding_window == (config["sliding_window"] if kind == "sliding_attention" else None)
 
-    def propose(anchor: int, taps_SM: Tensor, drafts: int) -> tuple[Tensor, list[int]]:
-        ids = torch.tensor([[anchor, *[config["dflash_config"]["mask_token_id"]] * drafts]])
+    def propose(text: list[int], taps_SM: Tensor, drafts: int) -> tuple[Tensor, list[int]]:
+        ids = torch.tensor([[text[-1], *[config["dflash_config"]["mask_token_id"]] * drafts]])
         embedded = target.embedding[ids] * config["dflash_config"].get("input_embedding_scale", 1.0)
         positions = torch.arange(taps_SM.shape[0] + drafts + 1)[None]
         hidden = model(positions, noise_embedding=embedded, target_hidden=taps_SM[None])[:, -drafts:]
@@ -93,7 +93,7 @@ def follow(drafter: Any, oracle: Oracle, cycles: int, seed: int = 0) -> None:
     random, noise = np.random.default_rng(seed), torch.Generator().manual_seed(seed)
     slots = [2, 0, 3]
     contexts = [torch.empty(0, H * len(TAPS)) for _ in slots]
-    anchors = [0] * len(slots)
+    texts: list[list[int]] = [[] for _ in slots]
 
     def observe(counts: list[int]) -> None:
         hidden = torch.randn((len(slots), max(counts), H * len(TAPS)), generator=noise)
@@ -101,17 +101,17 @@ def follow(drafter: Any, oracle: Oracle, cycles: int, seed: int = 0) -> None:
         drafter.observe(slots, hidden, tokens, counts)
         for r, count in enumerate(counts):
             contexts[r] = torch.cat((contexts[r], hidden[r, :count]))
-            anchors[r] = int(tokens[r, count - 1])
+            texts[r] += tokens[r, :count].tolist()
 
     observe(random.integers(1, 12, 3).tolist())
     for _ in range(cycles):
         budgets = random.integers(1, B, 3).tolist()
-        states = drafter.states(slots, torch.tensor(anchors), budgets)
+        states = drafter.states(slots, torch.tensor([text[-1] for text in texts]), budgets)
         logits = drafter.logits(drafter.predicting(states))
         draft = drafter.propose(slots, budgets)
         assert draft.lengths == budgets
         for r, budget in enumerate(budgets):
-            expected, tokens = oracle(anchors[r], contexts[r], budget)
+            expected, tokens = oracle(texts[r], contexts[r], budget)
             torch.testing.assert_close(logits[r, :budget], expected, rtol=1e-4, atol=1e-4)
             assert draft.tokens_RK[r, :budget].tolist() == tokens
         observe([int(random.integers(0, budget + 1)) + 1 for budget in budgets])

@@ -78,11 +78,11 @@ drafter-data: $(STAMP) ## answers of the embedded target to the training prompts
 	@$(PY) -m drafters.train.data data/smollm2_135m_620k.yaml $(ARGS)
 
 drafters: $(STAMP) ## train the shipped drafters again from the committed answers (hours; resumable), beside the shipped cards
-	@for recipe in eagle3 mtp dflash; do \
+	@for recipe in eagle3 mtp dflash_start; do \
 		$(PY) -m drafters.train $$recipe out=training/$$recipe/out $(ARGS) || exit $$?; \
 	done
-	@for recipe in dflash2 dspark xpress; do \
-		$(PY) -m drafters.train $$recipe out=training/$$recipe/out initial=training/dflash/out $(ARGS) || exit $$?; \
+	@for recipe in dflash dflash2 dspark xpress; do \
+		$(PY) -m drafters.train $$recipe out=training/$$recipe/out initial=training/dflash_start/out $(ARGS) || exit $$?; \
 	done
 
 notebooks: $(STAMP) ## execute notebooks/*.py into .ipynb: make notebooks ARGS=speedup, RESULTS=results/<run>

@@ -62,7 +62,7 @@ def member(world: World, name: str, backbone: str | None, **options: Any) -> Any
     return world.objective(kind, config | {"initial": backbone}, more | options)
 
 
-@pytest.mark.parametrize("name", ["dflash", *FAMILY])
+@pytest.mark.parametrize("name", ["dflash_start", "dflash", *FAMILY])
 def test_the_recipe_of_every_member_makes_a_drafter_below_20_mb(name):
     recipe = read_recipe(name, [])
     kind = load_dotted(recipe.objective)

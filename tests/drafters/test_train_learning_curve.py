@@ -41,7 +41,7 @@ def test_a_part_of_the_answers_has_as_many_passes_and_the_same_share_of_warm_up(
 
 
 def test_every_shipped_card_is_read_with_all_its_classes() -> None:
-    for name in ("eagle3", "mtp", "dflash", "dflash2", "dspark", "xpress"):
+    for name in ("eagle3", "mtp", "dflash_start", "dflash", "dflash2", "dspark", "xpress"):
         points = read_card(SHIPPED / name / "README.md")
         assert [p.content for p in points] == ["all", "chat", "code", "math", "prose", "repetition", "structured"]
         assert sum(p.prompts for p in points[1:]) == points[0].prompts == 96

@@ -14,7 +14,7 @@ from drafters.train.recipe import Recipe, read_recipe
 from drafters.train.shipped import beside_shipped, compared
 
 SHIPPED = ROOT / "checkpoints/smollm2_135m"
-NAMES = ("eagle3", "mtp", "dflash", "dflash2", "dspark", "xpress")
+NAMES = ("eagle3", "mtp", "dflash_start", "dflash", "dflash2", "dspark", "xpress")
 
 
 def card_in(folder: Path, name: str, all_prompts: str = "", **changes: str) -> Path:
@@ -48,23 +48,23 @@ def test_a_shipped_card_says_which_trained_drafter_its_training_began_with(name:
     ],
 )
 def test_one_line_says_whether_it_is_inside_the_shipped_interval_and_whether_the_two_overlap(tmp_path, row, inside, overlap):
-    line = compared("dflash", card_in(tmp_path / "new", "dflash", row), SHIPPED / "dflash/README.md")
+    line = compared("dflash_start", card_in(tmp_path / "new", "dflash_start", row), SHIPPED / "dflash_start/README.md")
     value, low, high = row.split(" | ")
     assert line == (
-        f"held-out acceptance length {value} [{low}, {high}] is {inside} the interval of the shipped dflash, "
+        f"held-out acceptance length {value} [{low}, {high}] is {inside} the interval of the shipped dflash_start, "
         f"1.555 [1.509, 1.609]; the two intervals {overlap}"
     )
 
 
 def test_another_amount_of_training_is_said_and_another_budget_is_not_compared(tmp_path) -> None:
-    shipped = SHIPPED / "dflash/README.md"
-    shorter = card_in(tmp_path / "a", "dflash", **{"1400_of_4": "12 of 4"})
-    assert compared("dflash", shorter, shipped).endswith(
+    shipped = SHIPPED / "dflash_start/README.md"
+    shorter = card_in(tmp_path / "a", "dflash_start", **{"1400_of_4": "12 of 4"})
+    assert compared("dflash_start", shorter, shipped).endswith(
         "overlap (12 updates on 4313 sequences; the shipped one had 1400 on 4313)"
     )
-    narrower = card_in(tmp_path / "b", "dflash", **{"budget_4": "budget 3"})
-    assert compared("dflash", narrower, shipped) == (
-        "the shipped dflash was measured with budget 4, up to 192 new tokens, "
+    narrower = card_in(tmp_path / "b", "dflash_start", **{"budget_4": "budget 3"})
+    assert compared("dflash_start", narrower, shipped) == (
+        "the shipped dflash_start was measured with budget 4, up to 192 new tokens, "
         "this one with budget 3, up to 192 new tokens: not compared"
     )
 
@@ -80,7 +80,7 @@ class Trained:
 def test_the_command_compares_what_lies_elsewhere_and_the_shipped_folder_with_nothing(tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.setattr(command, "Training", Trained)
     card_in(tmp_path / "out", "dspark")
-    assert command.main(["dspark", f"out={tmp_path}/out", "initial=training/dflash/out"]) == 0
+    assert command.main(["dspark", f"out={tmp_path}/out", "initial=training/dflash_start/out"]) == 0
     assert "is inside the interval of the shipped dspark, 1.631 [1.575, 1.694]" in capsys.readouterr().out
     assert command.main(["dspark"]) == 0
     assert capsys.readouterr().out == ""
@@ -91,8 +91,15 @@ def test_make_drafters_begins_the_block_family_from_the_dflash_that_it_has_just_
     text = (ROOT / "Makefile").read_text(encoding="utf-8")
     rule = text[text.index("\ndrafters:") : text.index("\nnotebooks:")]
     first, second = re.findall(r"for recipe in ([\w ]+);", rule)
-    assert first.split()[-1] == "dflash"
+    assert first.split()[-1] == "dflash_start"
     assert second.split() == [name for name in NAMES if read_recipe(name, []).initial is not None]
-    assert rule.count("initial=training/dflash/out") == 1
-    recipe = read_recipe("xpress", ["out=training/xpress/out", "initial=training/dflash/out"])
-    assert recipe.initial == read_recipe("dflash", ["out=training/${name}/out"]).out
+    assert rule.count("initial=training/dflash_start/out") == 1
+    recipe = read_recipe("xpress", ["out=training/xpress/out", "initial=training/dflash_start/out"])
+    assert recipe.initial == read_recipe("dflash_start", ["out=training/${name}/out"]).out
+
+
+def test_dflash_and_dflash_2_have_learned_as_long_from_the_same_drafter() -> None:
+    one, two = (read_recipe(name, []) for name in ("dflash", "dflash2"))
+    for key in ("data", "answers", "initial", "steps", "batch", "warmup", "learning_rate", "floor", "seed"):
+        assert getattr(one, key) == getattr(two, key), key
+    assert one.options["curriculum"] == two.options["curriculum"]

@@ -20,7 +20,7 @@ from drafters.train.command import run_recipe_command
 from drafters.train.recipe import read_recipe
 from drafters.train.store import Answer
 
-_RESAMPLES = 2000
+RESAMPLES = 2000
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +36,17 @@ class Acceptance:
 
     def of(self, content_class: str | None = None) -> Interval:
         """Pooled acceptance length: tokens per verification, the bonus included. The interval resamples prompts."""
-        rows = [s for c, s in zip(self.classes, self.steps, strict=True) if s and content_class in (None, c)]
-        sums = np.array([[sum(s) + len(s), len(s)] for s in rows], dtype=float)
-        draw = np.random.default_rng(0).integers(0, len(rows), (_RESAMPLES, len(rows)))
+        sums = self.tokens_and_steps(content_class)
+        sums = sums[sums[:, 1] > 0]
+        draw = np.random.default_rng(0).integers(0, len(sums), (RESAMPLES, len(sums)))
         resampled = sums[draw].sum(1)
         low, high = np.quantile(resampled[:, 0] / resampled[:, 1], [0.025, 0.975])
-        return Interval(float(sums[:, 0].sum() / sums[:, 1].sum()), float(low), float(high), len(rows), int(sums[:, 1].sum()))
+        return Interval(float(sums[:, 0].sum() / sums[:, 1].sum()), float(low), float(high), len(sums), int(sums[:, 1].sum()))
+
+    def tokens_and_steps(self, content_class: str | None = None) -> np.ndarray:
+        """Tokens and steps of each prompt of the class, or of all, in the order of the prompts."""
+        rows = [s for c, s in zip(self.classes, self.steps, strict=True) if content_class in (None, c)]
+        return np.array([[sum(s) + len(s), len(s)] for s in rows], dtype=float)
 
     def positions(self) -> list[float]:
         """Share of steps that accept draft k, given that they accepted draft k - 1."""

@@ -7,9 +7,10 @@ from types import ModuleType
 import pytest
 
 from drafters.train import __main__ as train
-from drafters.train import evaluate, learning_curve
+from drafters.train import compare, evaluate, learning_curve
 
-COMMANDS = pytest.mark.parametrize("module", [train, evaluate, learning_curve], ids=lambda m: m.__name__.split(".")[2])
+MODULES = [train, evaluate, compare, learning_curve]
+COMMANDS = pytest.mark.parametrize("module", MODULES, ids=lambda m: m.__name__.split(".")[2])
 
 
 @COMMANDS
@@ -25,7 +26,7 @@ def test_no_recipe_is_one_line_of_usage_with_the_recipes_that_there_are(module, 
     line = capsys.readouterr().err
     name = module.__name__.removesuffix(".__main__")
     assert line.startswith(f"samerig: usage: python -m {name} RECIPE ")
-    assert line.endswith("; known recipes are dflash, dflash2, dspark, eagle3, mtp, xpress\n")
+    assert line.endswith("; known recipes are dflash, dflash2, dflash_start, dspark, eagle3, mtp, xpress\n")
     assert line.count("\n") == 1
 
 

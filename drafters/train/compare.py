@@ -63,10 +63,13 @@ def compare(names: Sequence[str], overrides: list[str]) -> None:
 
     if len(names) < 2 or "=" in names[1]:
         raise ValueError("two recipes are needed; give python -m drafters.train.compare dflash2 dflash")
+    recipes = [read_recipe(name, overrides) for name in names]
+    if recipes[0].out == recipes[1].out:
+        raise ValueError(f"both are the drafter in {recipes[0].out}; name another recipe")
     found = []
-    for name in names:
-        recipe = read_recipe(name, overrides)
+    for recipe in recipes:
         torch.set_num_threads(recipe.threads)
+        print(f"{recipe.name}: all held-out prompts, some minutes", file=sys.stderr, flush=True)
         found.append(Training(recipe).evaluate_export(final=True))
     print("\n".join(lines(names, found)))
 

@@ -32,6 +32,12 @@ LEFT: dict[tuple[str, object], str] = {
     ("dtype", "auto"): "auto: whatever the checkpoint's config.json says",
     ("kv_dtype", None): "auto: as the target, whose precision is left to the checkpoint",
 }
+_SILENT = {
+    "command": "the command does not state it",
+    "rig": "the rig does not state it",
+    "results": "the results do not tell it",
+    "published": "the published rig does not state it",
+}
 # What a launch command calls these drafters: the checkpoint's architecture tells them apart.
 SERVED_AS = {"dflash2": "dflash", "xpress": "dflash"}
 
@@ -173,7 +179,7 @@ def _one_sided(name: str, a: Account, b: Account, one: Fact | None, two: Fact | 
     if silent.source == "command" and (name in OPEN or a.source == b.source):
         kind: Kind = "unknown" if name in OPEN else "confounder"
         return Difference(name, kind, one, two, OPEN.get(name, "set on one side only"), one_sided(name, fact, side))
-    why = "its source does not state it" if name in silent.unstated else f"the {silent.source} does not state it"
+    why = "its source does not state it" if name in silent.unstated else _SILENT[silent.source]
     return Difference(name, "unknown", one, two, why, find_out(name, fact))
 
 

@@ -61,7 +61,7 @@ def _engine(run: FinishedRun) -> str:
     cache = "on" if engine["prefix_cache"] else "off"
     return (
         f"{label} · graphs {engine['graphs']} · KV {_kv_tokens(run)} tokens {engine['kv_dtype']}"
-        f" · cap {engine['max_running_requests']} · prefix cache {cache}"
+        f" · at most {engine['max_running_requests']} requests · prefix cache {cache}"
     )
 
 
@@ -119,4 +119,14 @@ def _protocol(run: FinishedRun) -> str:
     protocol, blocks = run.config["protocol"], run.complete_blocks()
     load = "closed loop" if protocol["load"] == "closed" else f"open loop {protocol['rate_rps']:g}/s"
     count = f"{blocks} of {protocol['blocks']} blocks"
-    return f"{protocol['name']} · {count} · {protocol['prompts_per_set']} prompts a set · {load}"
+    prompts = f"{protocol['prompts_per_set']} prompts a set"
+    return f"{protocol['name']} · {count} · {prompts}{_longest(run.config)} · {load}"
+
+
+def _longest(config: Mapping[str, Any]) -> str:
+    """The highest output limit of a request, as `harness.config.Run.max_tokens` has it; nothing where no set states one."""
+    limits = [int(one["max_tokens"]) for one in config["workload"]["sets"] if "max_tokens" in one]
+    cap = config["protocol"].get("max_tokens_cap")
+    if not limits:
+        return ""
+    return f" · answers to {max(limits) if cap is None else min(int(cap), max(limits))} tokens"

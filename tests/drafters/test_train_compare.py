@@ -48,3 +48,17 @@ def test_other_prompts_are_not_compared_and_every_class_has_a_line() -> None:
 def test_one_recipe_alone_is_refused_in_one_line(arguments, capsys) -> None:
     assert compare.main(arguments) == 2
     assert capsys.readouterr().err.startswith("samerig: two recipes are needed; give python -m drafters.train.compare")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["dflash2", "nope"], "recipe 'nope' is unknown"),
+        (["dflash2", "dflash2"], "both are the drafter in checkpoints/smollm2_135m/dflash2"),
+        (["dflash2", "dflash", "out=training/x"], "both are the drafter in training/x"),
+    ],
+)
+def test_a_wrong_second_drafter_is_told_before_the_first_is_measured(arguments, line, capsys, monkeypatch) -> None:
+    monkeypatch.setattr("drafters.train.fit.Training", lambda _: pytest.fail("a training was opened"))
+    assert compare.main(arguments) == 2
+    assert capsys.readouterr().err.startswith(f"samerig: {line}")

@@ -245,7 +245,7 @@ def test_a_publication_beside_its_own_command_is_not_confounded():
     for found in (audit(rig, command), audit(command, rig)):
         assert (found.verdict, found.named("confounder")) == ("UNKNOWN", ())
         (rule,) = [d for d in found.differences if d.factor == "verify_rule"]
-        assert (rule.kind, rule.why) == ("unknown", "the published does not state it")
+        assert (rule.kind, rule.why) == ("unknown", "the published rig does not state it")
 
 
 @pytest.mark.parametrize(("algorithm", "word"), [("EAGLE3", "serial"), ("DFLASH", "DFLASH"), ("NGRAM", "NGRAM")])

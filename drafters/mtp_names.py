@@ -8,7 +8,7 @@
 |                            |                          | `final_layernorm`                                           |
 | speculators                | `mtp_layers.0.`          | as MiMo, but the embedding is first in the projection       |
 
-Norms of the Qwen family scale by 1 + w, by its own names and in the speculators format alike.
+Norms of Qwen3-Next and later scale by 1 + w, by their own names and in the speculators format alike.
 
 Only dense layers of ordinary grouped attention are implemented; experts and latent attention are refused by name.
 """
@@ -29,7 +29,7 @@ _MIMO = {
     "eh_proj": "input_proj",
     "shared_head.norm": "final_layernorm",
 }
-_ADD_ONE = ("qwen3_next", "qwen3_5")  # beginnings of the `model_type` of layers whose norms scale by 1 + w
+_ADD_ONE = ("qwen3_next", "qwen3_5")  # how the `model_type` of layers begins whose norms scale by 1 + w
 _REFUSED = {
     r"mlp\.(experts|gate|router|shared_expert)\b.*": "a mixture of experts",
     r"self_attn\.(kv_a_proj_with_mqa|q_a_proj|kv_b_proj)\b.*": "latent attention",

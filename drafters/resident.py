@@ -1,7 +1,7 @@
 """What loading leaves in a process: freed memory that the heap keeps, and a high-water mark that is of the loading.
 
-Unpacking weights passes through copies. How much of them the heap keeps differs from start to start (0.07 or 0.30 GiB for
-SmolLM2-135M), so without this two servings of one configuration differ, and a drafter may seem to cost less than none.
+Unpacking weights passes through copies. How much of them the heap keeps differs from start to start, so without this two
+servings of one configuration differ, and a drafter may seem to cost less than none.
 """
 
 from __future__ import annotations

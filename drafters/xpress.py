@@ -40,8 +40,6 @@ PUBLISHED = {
     "up.weight": ("xpress_head.mlp.up_proj", "refiner_head.mlp_up"),
     "down.weight": ("xpress_head.mlp.down_proj", "refiner_head.mlp_down"),
 }
-
-
 _WHOLE = "the refiner of xPress spans the whole vocabulary; use a checkpoint without a reduced head"
 
 
@@ -98,9 +96,8 @@ class XPressDrafter(DFlashDrafter):
             raise ValueError(f"config.json: draft_vocab_size {raw['draft_vocab_size']}: {_WHOLE}")
         if config.sample_from_anchor:
             raise ValueError("config.json: sample_from_anchor is true, and xPress fills in masks; it must be false")
-        self.passes = family_size(
-            raw, "xpress_num_passes", family_size(raw, "num_jacobi_passes", 6)
-        )  # vLLM's key, speculators'
+        # vLLM's keys come first; those of speculators stand in their place where it saved the checkpoint.
+        self.passes = family_size(raw, "xpress_num_passes", family_size(raw, "num_jacobi_passes", 6))
         vocabulary = size_of(raw, "vocab_size")
         self.candidates = min(int(value_of(raw, "xpress_topc", 512)) or vocabulary, vocabulary)
         rank = family_size(raw, "xpress_rank", 256)

@@ -26,21 +26,9 @@ from drafters.mtp import MtpDrafter
 from tests.drafters import test_eagle3, test_mtp
 from tests.drafters.serial_cases import VOCAB, assert_cycles_match, states_of, target_of
 
-H, DRAFT_VOCAB, TAPS = 48, 64, [1, 2, 3]
-SIZES = {
-    "hidden_size": H,
-    "intermediate_size": 96,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 16,
-    "num_hidden_layers": 1,
-    "vocab_size": VOCAB,
-    "rms_norm_eps": 1e-5,
-    "max_position_embeddings": 512,
-    "attn_implementation": "eager",
-}
-PARTIAL = {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5}
-HYBRID = {**SIZES, "layer_types": ["full_attention"], "rope_parameters": PARTIAL}
+H, DRAFT_VOCAB, TAPS = test_mtp.H, 64, [1, 2, 3]
+SIZES = test_mtp.SIZES | {"attn_implementation": "eager"}
+HYBRID = {**SIZES, "layer_types": ["full_attention"], "rope_parameters": test_mtp.PARTIAL}
 MTP_LAYERS = {
     "qwen3": Qwen3Config(**SIZES),
     "qwen3_next": Qwen3NextConfig(**HYBRID, num_experts=0),
